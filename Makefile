@@ -1,0 +1,90 @@
+# Capellini. `make` alone lists the targets.
+#
+# Everything lives in .venv; .venv/.ready is newer than the lock file and pyproject.toml when it is complete, so
+# that setup costs nothing the second time. The Cassandra server for the tests comes through Maven, once.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+STORE ?= rocks:data
+
+.PHONY: help setup run java test test-fast test-long check bench bench-peers simulate coverage clean
+
+help: ## list the targets
+	@echo "Targets:"
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(VENV)/.ready ## make .venv with everything the tests need (again only after changes)
+
+$(BIN)/python:
+	@python=; found=; \
+	for each in python3 python3.11 python3.12 python3.13 python3.14; do \
+	  command -v $$each >/dev/null || continue; found=$$each; \
+	  if $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then python=$$each; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "Python 3.11 or newer is needed ($${found:-none} is too old or missing): install python3.11" >&2; exit 2; fi; \
+	if ! $$python -c 'import venv, ensurepip' 2>/dev/null; then \
+	  echo "$$python has no venv module: install python3-venv" >&2; exit 2; fi; \
+	$$python -m venv $(VENV)
+
+$(VENV)/.ready: pyproject.toml requirements.lock | $(BIN)/python
+	@echo "installing into $(VENV)"
+	@$(PIP) -r requirements.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $(VENV)/.runtime $@
+
+# What serving needs and no more: the lock file only says which versions.
+$(VENV)/.runtime: pyproject.toml requirements.lock | $(BIN)/python
+	@echo "installing into $(VENV)"
+	@$(PIP) -c requirements.lock setuptools
+	@$(PIP) -c requirements.lock --no-build-isolation -e .
+	@touch $@
+
+run: $(VENV)/.runtime ## serve on the embedded store in ./data (STORE=... for another)
+	@echo "starting on $(STORE); it says below where it listens. Then try, in another terminal:"
+	@echo "  $(BIN)/capellini queue create jobs && $(BIN)/capellini put jobs hello && $(BIN)/capellini get jobs"
+	@$(BIN)/capellini serve --store $(STORE)
+
+java: setup
+	@$(BIN)/python -m capellini.local.jars
+
+test: setup java check ## all checks and all tests but the full-size ones
+	$(PYTEST)
+
+test-fast: setup ## the minute-long part: no Cassandra, nothing slow
+	$(PYTEST) -q -m "not long and not cassandra and not slow"
+
+test-long: setup java check ## everything, at full size
+	$(PYTEST) -m ""
+
+check: setup ## ruff, mypy strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## measure this machine
+	$(BIN)/python -m capellini.bench
+
+bench-peers: setup ## measure the peers we compare with, those that are installed
+	$(BIN)/python -m capellini.bench.peers
+
+simulate: setup ## run the seeded simulations
+	$(PYTEST) tests/simulation -q
+
+coverage: setup java ## tests with branch coverage; node and client printed apart
+	@rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -q
+	$(BIN)/coverage combine -q
+	@echo "== all"; $(BIN)/coverage report --skip-empty
+	@echo "== node"; $(BIN)/coverage report --include='src/capellini/node/*'
+	@echo "== client"; $(BIN)/coverage report --include='src/capellini/client/*'
+
+clean: ## remove what the tools made (not .venv, not ./data)
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* htmlcov build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,72 @@
+"""Capellini: a message queue on the Cassandra you already have, or on nothing but a folder.
+
+    import capellini
+
+    with capellini.connect("rocks:data", codec="json") as client:
+        client.create_queue("jobs")
+        client.put("jobs", {"say": "hello"})
+        for message in client.get("jobs", count=10, wait_s=5):
+            print(message.body)
+            message.ack()
+
+Names are loaded at their first use, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from capellini.client.aio import AsyncClient, AsyncMessage
+    from capellini.client.connecting import connect, connect_async
+    from capellini.client.sync import Client, Message
+    from capellini.model.errors import (
+        CannotOpen,
+        CapelliniError,
+        Conflict,
+        Full,
+        InUse,
+        Invalid,
+        NotFound,
+        Overloaded,
+        Paused,
+        Stale,
+        StoreError,
+        TooLarge,
+        Unavailable,
+        Unknown,
+    )
+    from capellini.model.message import Delivery, NewMessage
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "__version__",
+    "connect", "connect_async", "AsyncClient", "AsyncMessage", "Client", "Message", "NewMessage", "Delivery",
+    "CapelliniError", "Invalid", "TooLarge", "NotFound", "Conflict", "Stale", "Paused", "CannotOpen", "InUse",
+    "StoreError", "Unavailable", "Overloaded", "Full", "Unknown",
+]  # fmt: skip
+
+_HOME = {
+    "connect": "client.connecting",
+    "connect_async": "client.connecting",
+    "AsyncClient": "client.aio",
+    "AsyncMessage": "client.aio",
+    "Client": "client.sync",
+    "Message": "client.sync",
+    "NewMessage": "model.message",
+    "Delivery": "model.message",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME.get(name, 'model.errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""The edge: REST, WebSocket, SQS, metrics and authorisation, all thin."""

@@ -1,0 +1,31 @@
+"""What handlers work with: the service, the gate, the figures, and the long polls that can be woken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from capellini.api.gate import Gate
+from capellini.api.metrics import Metrics
+from capellini.model.service import Service
+
+Drain = Callable[[bool], Awaitable[None]]
+
+
+class Context:
+    def __init__(self, service: Service, gate: Gate, metrics: Metrics, drain: Drain, node_name: str = "") -> None:
+        self.service = service
+        self.gate = gate
+        self.metrics = metrics
+        self.drain = drain
+        self.node_name = node_name
+        self.document = b""  # OpenAPI
+        self.waiting: set[asyncio.Task[object]] = set()  # long polls
+        self.woken: set[asyncio.Task[object]] = set()  # ... that are to answer with nothing, now
+
+    def wake(self) -> None:
+        """Long polls answer at once."""
+        for task in self.waiting:
+            if task not in self.woken:
+                self.woken.add(task)
+                task.cancel()

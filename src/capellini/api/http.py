@@ -1,0 +1,434 @@
+"""One HTTP/1.1 connection: bytes in, requests in order to the application, one write per response.
+
+                 ┌────────── parser (httptools) ──────────┐
+    bytes ──▶ head ──▶ admitted? ──▶ body ──▶ complete ──▶ queue ──▶ the connection's task ──▶ application ──▶ write
+                          └─ no: its answer takes its place in the queue; a large body is not read any more ─┘
+
+One task lives as long as its connection and answers its requests one after the other, so that pipelined answers keep
+their order and no task is made per request. A handler that never waits runs straight through.
+
+What can go wrong, and what then happens
+- The head is too large (431), malformed (400), the body too large (413, while it arrives): answered, then the
+  connection is closed. Closing at once would let unread bytes reset the connection before the answer is read: so it
+  lingers, deaf, for a moment.
+- A request that dribbles in (slow loris) gets 408; a client that does not read its answers is cut off. One ticker of
+  the server looks at all connections; there are no timers per request.
+- The client goes away: a get that waits is cancelled. Anything else is finished, since half-done work helps nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import httptools
+
+from capellini.api.exchange import Request, Response
+from capellini.api.limits import Limits
+from capellini.api.problems import problem
+from capellini.api.router import Kind
+
+log = logging.getLogger("capellini.api")
+
+PIPELINED_MOST: Final = 32  # requests read ahead on one connection; then it is not read until some are answered
+SWALLOW_MOST: Final = 65_536  # a refused body up to this is read and dropped, so that the connection lives on
+JOIN_MOST: Final = 65_536  # a head and a body up to this are joined into one piece
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_STATUS: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
+_NO_BODY: Final = frozenset((204, 304))
+
+
+class Application(Protocol):
+    """What a connection needs from the rest of the server."""
+
+    limits: Limits
+    now_s: float  # the ticker's time: exact enough for time-outs, and free
+    common_head: bytes  # header lines that every response carries
+
+    def admit(self, request: Request, length: int | None) -> Response | None:
+        """The head is there. None: go on. Otherwise the answer, and the body does not matter. `length` None: not known
+        (chunked)."""
+
+    def grow(self, request: Request, size: int) -> Response | None:
+        """So many more bytes of a body of unknown length."""
+
+    async def answer(self, request: Request) -> Response:
+        """Never raises but CancelledError."""
+
+    def done(self, request: Request, response: Response | None) -> None:
+        """The request is over, answered or (None) given up."""
+
+    def opened(self, connection: Connection) -> bool:
+        """False: there are too many."""
+
+    def closed(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, application: Application, loop: asyncio.AbstractEventLoop) -> None:
+        self._app = application
+        self._limits = application.limits
+        self._loop = loop
+        self._transport: Any = None  # asyncio.Transport, without a cast on every use
+        self._parser = httptools.HttpRequestParser(self)
+        self._task: asyncio.Task[None] | None = None
+        self._wake: asyncio.Future[None] | None = None  # the task waits here for a request
+        self._writable: asyncio.Future[None] | None = None  # the task waits here while the client reads too slowly
+        self._queue: deque[Request] = deque()
+        self._current: Request | None = None
+        # the request that is being read
+        self._reading: Request | None = None
+        self._in_head = False
+        self._target: list[bytes] = []
+        self._pieces: list[bytes] = []
+        self._expects: Request | None = None  # waits for "100 Continue", which has its place in the order too
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._chunked = False
+        self._since_s = application.now_s  # of the request being read, else of being idle
+        # the connection
+        self._deaf = False  # nothing more is parsed
+        self._lost = False
+        self._closing = False  # the server wants it closed after what was begun
+        self._reading_paused = False
+        self._stuck_since_s: float | None = None
+        self._linger_until_s: float | None = None
+
+    # ---- asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        if not self._app.opened(self):
+            self._fail(429, "overloaded", "this node has as many connections as it may: try again later")
+        self._task = self._loop.create_task(self._serve())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = self._deaf = True
+        self._app.closed(self)
+        self._forget_reading()
+        self._end_wait()
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._cancel_waiting_get()
+
+    def eof_received(self) -> bool:
+        """The client sends no more. It may still read: what it asked for is answered, but a get that waits would wait
+        for nobody."""
+        self._deaf = True
+        self._forget_reading()
+        self._cancel_waiting_get()
+        if self._linger_until_s is not None or (self._current is None and not self._queue):
+            return False  # closes
+        self._closing = True
+        return True
+
+    def pause_writing(self) -> None:
+        self._stuck_since_s = self._app.now_s
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        self._stuck_since_s = None
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return  # refused before: what comes is dropped
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._deaf = True  # answered as plain HTTP, without the upgrade
+        except httptools.HttpParserError as error:
+            if not self._deaf:
+                log.debug("bad request: %s", error)
+                self._fail(400, "invalid", f"this is not HTTP/1.1 as it should be: {error}")
+        if self._in_head and not self._deaf:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits.max_head:
+                self._fail(431, "too_large", f"request line and headers take at most {self._limits.max_head} bytes")
+        if len(self._queue) >= PIPELINED_MOST and not self._reading_paused and not self._lost:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    # ---- the parser calls
+
+    def on_message_begin(self) -> None:
+        if self._deaf:
+            return
+        self._reading = Request()
+        self._in_head = True
+        self._target.clear()
+        self._pieces = []
+        self._head_bytes = self._body_bytes = 0
+        self._since_s = self._app.now_s
+
+    def on_url(self, piece: bytes) -> None:
+        self._target.append(piece)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        request = self._reading
+        if request is None:
+            return
+        name = name.lower()
+        if name in request.headers:
+            if name == b"host":
+                self._fail(400, "invalid", "a request has one Host header, not two")
+                return
+            value = request.headers[name] + b", " + value
+        request.headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        request = self._reading
+        if request is None or self._deaf:
+            return
+        self._in_head = False
+        parser, headers = self._parser, request.headers
+        target = self._target[0] if len(self._target) == 1 else b"".join(self._target)
+        size = len(target) + sum(map(len, headers)) + sum(map(len, headers.values()))
+        if size > self._limits.max_head:
+            self._fail(431, "too_large", f"request line and headers take at most {self._limits.max_head} bytes")
+            return
+        version = parser.get_http_version()
+        request.method = parser.get_method()
+        request.close = not parser.should_keep_alive() or parser.should_upgrade()
+        request.keep_alive_header = not request.close and version == "1.0"
+        path, _, request.query = target.partition(b"?")
+        request.path = path if path.startswith(b"/") else _path_of(path)
+        if version not in ("1.1", "1.0"):
+            self._fail(505, "invalid", f"HTTP/{version} is not spoken here: use HTTP/1.1")
+        elif version == "1.1" and b"host" not in headers:
+            self._fail(400, "invalid", "an HTTP/1.1 request needs a Host header")
+        else:
+            self._admit(request)
+
+    def _admit(self, request: Request) -> None:
+        headers = request.headers
+        length_text = headers.get(b"content-length")
+        self._chunked = b"transfer-encoding" in headers
+        length = int(length_text) if length_text is not None else None if self._chunked else 0
+        if length is not None and length > self._limits.max_body:
+            self._fail_body(length)
+            return
+        expects = headers.get(b"expect", b"").lower()
+        if expects and expects != b"100-continue":
+            self._fail(417, "invalid", "the one expectation that is met here is 100-continue")
+            return
+        request.refusal = self._app.admit(request, length)
+        if request.refusal is not None:
+            if expects or length is None or length > SWALLOW_MOST:
+                self._refuse(request)  # its body will not be read
+        elif expects and length != 0:
+            if self._current is None and not self._queue:
+                self._transport.write(CONTINUE)
+            else:
+                self._expects = request
+
+    def on_body(self, piece: bytes) -> None:
+        request = self._reading
+        if request is None or self._deaf:
+            return
+        self._body_bytes += len(piece)
+        if request.refusal is not None:
+            return
+        if self._chunked:
+            if self._body_bytes > self._limits.max_body:
+                self._fail_body(None)
+                return
+            request.refusal = self._app.grow(request, len(piece))
+            if request.refusal is not None:
+                self._refuse(request)
+                return
+        self._pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        request = self._reading
+        if request is None or self._deaf:
+            return
+        self._reading = self._expects = None
+        self._since_s = self._app.now_s
+        pieces = self._pieces
+        if pieces:
+            request.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if request.close:
+            self._deaf = True
+        self._enqueue(request)
+
+    # ---- refusing
+
+    def _fail_body(self, length: int | None) -> None:
+        size = "more" if length is None else str(length)
+        says = f"a request body has at most {self._limits.max_body} bytes, not {size}: send fewer messages at a time"
+        self._fail(413, "too_large", says)
+
+    def _fail(self, status: int, name: str, says: str) -> None:
+        request = self._reading or Request()
+        request.refusal = problem(status, name, says)
+        self._refuse(request)
+
+    def _refuse(self, request: Request) -> None:
+        """The answer is known before the request is complete: it is the last on this connection."""
+        self._reading = self._expects = None
+        self._in_head = False
+        self._deaf = request.close = True
+        self._enqueue(request)
+
+    # ---- answering
+
+    def _enqueue(self, request: Request) -> None:
+        self._queue.append(request)
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def _forget_reading(self) -> None:
+        """The rest of the request being read will not come."""
+        if self._reading is not None:
+            self._app.done(self._reading, None)
+            self._reading = self._expects = None
+
+    def _cancel_waiting_get(self) -> None:
+        current = self._current
+        if current is not None and current.route is not None and current.route.kind is Kind.TAKE and self._task:
+            self._task.cancel()
+
+    async def _serve(self) -> None:
+        """The connection's life: answer what is in the queue, wait for more."""
+        try:
+            while not self._gone():
+                if not self._queue:
+                    if self._closing and self._reading is None:
+                        break
+                    self._wake = self._loop.create_future()
+                    await self._wake
+                    self._wake = None
+                    continue
+                request = self._current = self._queue.popleft()
+                response = request.refusal or await self._app.answer(request)
+                self._current = None
+                self._app.done(request, response)
+                if self._gone():
+                    break
+                self._write(request, response)
+                if request.close:
+                    break
+                self._go_on_reading()
+                if self._writable is not None:
+                    await self._writable
+        finally:
+            self._finish()
+
+    def _gone(self) -> bool:
+        return self._lost
+
+    def _finish(self) -> None:
+        for request in (self._current, *self._queue):
+            if request is not None:
+                self._app.done(request, None)
+        self._current = None
+        self._queue.clear()
+        if not self._lost:
+            self._linger()
+
+    def _go_on_reading(self) -> None:
+        if self._queue:
+            return
+        if self._reading_paused:
+            self._reading_paused = False
+            self._since_s = self._app.now_s
+            self._transport.resume_reading()
+        if self._expects is not None:
+            self._expects = None
+            self._transport.write(CONTINUE)
+        if self._reading is None:
+            self._since_s = self._app.now_s
+
+    def _write(self, request: Request, response: Response) -> None:
+        body = response.body
+        lines = [_STATUS[response.status], self._app.common_head]
+        if response.status not in _NO_BODY:
+            lines.append(b"content-type: %b\r\ncontent-length: %d\r\n" % (response.content_type, len(body)))
+        for header in response.headers:
+            lines.append(b"%b: %b\r\n" % header)
+        if request.close or self._closing:
+            request.close = True
+            lines.append(b"connection: close\r\n")
+        elif request.keep_alive_header:
+            lines.append(b"connection: keep-alive\r\n")
+        lines.append(b"\r\n")
+        if request.method == b"HEAD":
+            body = b""
+        if len(body) <= JOIN_MOST:
+            lines.append(body)
+            self._transport.write(b"".join(lines))
+        else:
+            self._transport.writelines((b"".join(lines), body))
+
+    def _linger(self) -> None:
+        """Say that no more is coming, and wait a moment for the client to close."""
+        self._deaf = True
+        if self._transport.is_closing():
+            return
+        self._linger_until_s = self._app.now_s + self._limits.linger_s
+        if self._reading_paused:
+            self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    # ---- the server calls
+
+    def tick(self, now_s: float) -> None:
+        """Cut off what takes too long."""
+        if self._linger_until_s is not None:
+            if now_s > self._linger_until_s:
+                self._transport.abort()
+        elif self._stuck_since_s is not None and now_s - self._stuck_since_s > self._limits.write_timeout_s:
+            log.debug("a client did not read its answer for %g s", self._limits.write_timeout_s)
+            self._transport.abort()
+        elif self._reading is not None:
+            allowed_s = self._limits.request_timeout_s + self._body_bytes / self._limits.least_bytes_per_s
+            if now_s - self._since_s > allowed_s and not self._reading_paused:
+                self._fail(408, "timeout", f"the request was not complete after {allowed_s:.3g} s")
+        elif self._current is None and not self._queue and now_s - self._since_s > self._limits.idle_timeout_s:
+            self.close_soon()
+
+    def close_soon(self) -> None:
+        """Close when what was begun is answered."""
+        self._closing = True
+        self._deaf = self._deaf or self._reading is None
+        self._end_wait()
+
+    @property
+    def busy(self) -> bool:
+        return self._current is not None or bool(self._queue) or self._reading is not None
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        return self._task
+
+    def abort(self) -> None:
+        self._transport.abort()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _path_of(target: bytes) -> bytes:
+    """The path of a target in absolute form (as proxies send it); anything else stays as it is and finds no route."""
+    scheme, separator, rest = target.partition(b"://")
+    if separator and scheme.lower() in (b"http", b"https"):
+        _, slash, path = rest.partition(b"/")
+        return slash + path or b"/"
+    return target
+
+
+def connection_factory(application: Application, loop: asyncio.AbstractEventLoop) -> Callable[[], Connection]:
+    return lambda: Connection(application, loop)

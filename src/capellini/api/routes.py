@@ -1,0 +1,101 @@
+"""The one table of routes. The router and the OpenAPI document are both made from it, so that neither can know more
+than the other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from capellini.api import messages, queues, system, wire
+from capellini.api.router import Kind, Route
+from capellini.model import service
+
+QUEUE: Final = "/v1/queues/{name}"
+PACKED_ONLY: Final = ("application/msgpack",)
+PLAIN: Final = ("application/json",)
+
+
+class Results(msgspec.Struct, frozen=True):
+    """One result per item, in order: `good`, or a Problem."""
+
+    good: type
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """An object with one field that holds a list."""
+
+    field: str
+    item: type
+
+
+class Text(msgspec.Struct, frozen=True):
+    media: str
+
+
+class Moved(msgspec.Struct, frozen=True):
+    moved: int
+
+
+ROUTES: Final = (
+    # the node
+    Route("GET", "/health", Kind.SYSTEM, system.health, "Is the process alive", gives=system.Health),
+    Route("GET", "/ready", Kind.SYSTEM, system.ready, "Does the node take work, and if not, why", gives=system.Ready),
+    Route("GET", "/version", Kind.SYSTEM, system.version, "Which version runs here", gives=system.Version),
+    Route("GET", "/metrics", Kind.SYSTEM, system.metrics, "Figures for Prometheus", gives=Text("text/plain")),
+    Route("GET", "/v1/openapi.json", Kind.SYSTEM, system.openapi, "This document", gives=dict, media=PLAIN),
+    Route("POST", "/v1/drain", Kind.SYSTEM, system.drain,
+          "Take no new work and finish what was begun, or take work again",
+          takes=system.DrainOrder, gives=system.Drained),
+    # queues
+    Route("GET", "/v1/queues", Kind.READ, queues.list_all, "Queues by name",
+          query=queues.ListQuery, gives=Listed("queues", service.QueueInfo)),
+    Route("PUT", QUEUE, Kind.CHANGE, queues.create,
+          "Create a queue; the same again is fine, other options are a conflict",
+          takes=queues.Create, gives=service.QueueInfo),
+    Route("GET", QUEUE, Kind.READ, queues.show, "What a queue is", gives=service.QueueInfo),
+    Route("PATCH", QUEUE, Kind.CHANGE, queues.change, "Change options of a queue",
+          takes=queues.Change, gives=service.QueueInfo, body_needed=True),
+    Route("DELETE", QUEUE, Kind.CHANGE, queues.delete, "Delete a queue and all in it", status=204),
+    Route("POST", f"{QUEUE}/pause", Kind.CHANGE, queues.pause, "Take no puts, give no messages, or neither",
+          takes=queues.Sides, gives=service.QueueInfo),
+    Route("POST", f"{QUEUE}/resume", Kind.CHANGE, queues.resume, "End a pause", takes=queues.Sides,
+          gives=service.QueueInfo),
+    Route("POST", f"{QUEUE}/purge", Kind.CHANGE, queues.purge, "Remove all messages", gives=service.QueueInfo),
+    Route("GET", f"{QUEUE}/statistics", Kind.READ, queues.statistics, "How much is in a queue",
+          gives=service.Statistics),
+    # messages
+    Route("POST", f"{QUEUE}/messages", Kind.PUT, messages.put, "Put messages: a batch, or the bare body of one",
+          takes=wire.Puts, gives=Results(service.Put), raw=True, query=wire.RawPut, body_needed=True),
+    Route("GET", f"{QUEUE}/messages", Kind.READ, messages.peek, "Look at messages without taking them",
+          query=messages.PeekQuery, gives=Listed("messages", wire.Seen)),
+    Route("POST", f"{QUEUE}/messages/get", Kind.TAKE, messages.get, "Get messages, waiting for some if asked to",
+          takes=wire.Get, gives=Listed("messages", wire.Delivered)),
+    Route("POST", f"{QUEUE}/messages/ack", Kind.FINISH, messages.ack, "Done with messages: they do not come again",
+          takes=wire.Acks, gives=Results(service.Done), body_needed=True),
+    Route("POST", f"{QUEUE}/messages/nack", Kind.FINISH, messages.nack, "Give messages back",
+          takes=wire.Nacks, gives=Results(service.Done), body_needed=True),
+    Route("POST", f"{QUEUE}/messages/extend", Kind.FINISH, messages.extend, "Keep messages hidden for longer",
+          takes=wire.Extends, gives=Results(service.Done), body_needed=True),
+    Route("GET", f"{QUEUE}/dead", Kind.READ, messages.dead, "Dead letters of a queue",
+          query=messages.DeadQuery, gives=Listed("messages", wire.Seen)),
+    Route("POST", f"{QUEUE}/redrive", Kind.CHANGE, messages.redrive, "Move dead letters back",
+          takes=messages.Redrive, gives=Moved),
+    # the fast lane
+    Route("POST", f"{QUEUE}/blocks/put", Kind.PUT, messages.put_block,
+          "Put a block: an array of [body, attributes or nil, delay_ms]",
+          takes=list, gives=list[tuple[int, int]], media=PACKED_ONLY, body_needed=True),
+    Route("POST", f"{QUEUE}/blocks/get", Kind.TAKE, messages.take, "Get parcels: runs of messages as they were put",
+          takes=wire.Take, gives=list, media=PACKED_ONLY, body_needed=True),
+    Route("POST", f"{QUEUE}/blocks/ack", Kind.FINISH, messages.ack_parcels, "Ack ranges of parcels",
+          takes=list, gives=list[list[tuple[int, int]]], media=PACKED_ONLY, body_needed=True),
+    # a look inside
+    Route("GET", f"{QUEUE}/debug/buckets", Kind.READ, queues.buckets, "Buckets that are not finished",
+          query=queues.BucketQuery, gives=Listed("buckets", service.BucketView)),
+    Route("GET", f"{QUEUE}/debug/pointers", Kind.READ, queues.pointers, "Where reading and repair are",
+          gives=service.PointersView),
+    Route("POST", f"{QUEUE}/debug/pointers", Kind.CHANGE, queues.move_repair, "Move the repair pointer back",
+          takes=queues.MoveRepair, gives=service.PointersView, body_needed=True),
+    Route("GET", f"{QUEUE}/debug/messages/{{id}}", Kind.READ, queues.message, "Where one message is",
+          gives=service.MessageView),
+)  # fmt: skip

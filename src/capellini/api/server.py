@@ -1,0 +1,175 @@
+"""A server: listens on a port, on a Unix socket, or on both, and ends gracefully.
+
+The end, in order: no new connections; long polls answer with nothing; what was begun is finished and answered, each
+connection then closed; what is not done after the grace is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from capellini.api.application import ANY_HOST, Application
+from capellini.api.context import Context, Drain
+from capellini.api.gate import Gate
+from capellini.api.http import connection_factory
+from capellini.api.limits import Limits
+from capellini.api.metrics import Metrics
+from capellini.api.openapi import document
+from capellini.api.routes import ROUTES
+from capellini.model.errors import CannotOpen, InUse
+from capellini.model.service import Service
+from capellini.node.condition import GOOD, Condition
+from capellini.store.interface import Counts
+
+log = logging.getLogger("capellini.api")
+
+TICK_S: Final = 0.5  # how exact time-outs are
+BACKLOG: Final = 1_024
+GRACE_S: Final = 10.0
+
+
+class Server:
+    """`async with`-less on purpose: `listen` or `listen_unix` any number of times, then `close`."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        limits: Limits | None = None,
+        registry: CollectorRegistry | None = None,
+        store_counts: Callable[[], Counts] | None = None,
+        drain: Drain | None = None,
+        node_name: str = "",
+        hosts: frozenset[str] = frozenset(),
+    ) -> None:
+        """`drain` is what POST /v1/drain calls; without one the server drains itself."""
+        limits = limits or Limits()
+        self.gate = Gate(limits)
+        self._metrics = Metrics(self.gate, registry, store_counts, lambda: len(self._application.connections))
+        self._context = Context(service, self.gate, self._metrics, drain or self._drain_itself, node_name)
+        self._context.document = msgspec.json.encode(document(ROUTES))
+        self._application = Application(self._context, limits, hosts)
+        self._listeners: list[asyncio.AbstractServer] = []
+        self._sockets: list[Path] = []
+        self._ticker: asyncio.TimerHandle | None = None
+        self.addresses: list[str] = []
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        return self._metrics.registry
+
+    # ---- listening
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Returns where (a port of 0 picks a free one). Raises InUse or CannotOpen."""
+        loop = asyncio.get_running_loop()
+        self._start_ticking(loop)
+        if not _is_loopback(host):
+            self._application.hosts |= {ANY_HOST}
+        try:
+            listener = await loop.create_server(
+                connection_factory(self._application, loop), host, port, backlog=BACKLOG, reuse_address=True
+            )
+        except OSError as error:
+            raise _cannot_listen(f"{host}:{port}", error) from None
+        self._listeners.append(listener)
+        found = listener.sockets[0].getsockname()
+        shown = f"[{found[0]}]" if ":" in found[0] else found[0]
+        self.addresses.append(f"http://{shown}:{found[1]}")
+        return str(found[0]), int(found[1])
+
+    async def listen_unix(self, path: Path) -> None:
+        """A socket that only this user may use. One that a dead process left is replaced."""
+        loop = asyncio.get_running_loop()
+        self._start_ticking(loop)
+        await asyncio.to_thread(_remove_dead_socket, path)
+        before = os.umask(0o177)
+        try:
+            listener = await loop.create_unix_server(
+                connection_factory(self._application, loop), str(path), backlog=BACKLOG
+            )
+        except OSError as error:
+            raise _cannot_listen(str(path), error) from None
+        finally:
+            os.umask(before)
+        self._listeners.append(listener)
+        self._sockets.append(path)
+        self.addresses.append(f"unix:{path}")
+
+    def _start_ticking(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._ticker is None:
+            self._tick(loop)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._application.tick(loop.time(), time.time())
+        self._ticker = loop.call_later(TICK_S, self._tick, loop)
+
+    # ---- ending
+
+    def see(self, condition: Condition) -> None:
+        """What condition the node is in now: the gate goes by it, and long polls of a draining node end."""
+        self.gate.condition = condition if condition != GOOD else GOOD  # the gate's fast path knows GOOD by identity
+        if condition.draining:
+            self._context.wake()
+
+    async def _drain_itself(self, draining: bool) -> None:
+        self.see(msgspec.structs.replace(self.gate.condition, draining=draining))
+
+    async def close(self, grace_s: float = GRACE_S) -> None:
+        """Returns when all connections are closed."""
+        for listener in self._listeners:
+            listener.close()
+        self.see(msgspec.structs.replace(self.gate.condition, draining=True))
+        for connection in tuple(self._application.connections):
+            connection.close_soon()
+        tasks = {each.task for each in self._application.connections if each.task is not None}
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=grace_s)
+            if late:
+                log.warning("%d connections were cut off after %g s", len(late), grace_s)
+        for connection in tuple(self._application.connections):
+            connection.abort()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        for path in self._sockets:
+            path.unlink(missing_ok=True)
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+def _cannot_listen(where: str, error: OSError) -> CannotOpen:
+    if error.errno == 98 or "in use" in str(error):
+        return InUse(f"cannot listen on {where}: something else does already; choose another with --listen")
+    return CannotOpen(f"cannot listen on {where}: {error.strerror or error}")
+
+
+def _remove_dead_socket(path: Path) -> None:
+    """Raises InUse when a living process listens there."""
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise CannotOpen(f"cannot listen on {path}: a file is in the way")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise InUse(f"cannot listen on {path}: another process does already")

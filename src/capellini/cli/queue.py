@@ -1,0 +1,145 @@
+"""`capellini queue`: create, list, show, set, pause, resume, purge, delete."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from capellini.cli.speaking import (
+    confirmed,
+    hint,
+    moment,
+    option_values,
+    say_json,
+    say_table,
+    talking,
+    talks,
+)
+from capellini.model.service import QueueInfo, Statistics
+
+SET_HELP = "An option of the queue, as NAME=VALUE; again for more."
+
+
+@click.group()
+def queue() -> None:
+    """Make, change and remove queues."""
+
+
+def say_queue(info: QueueInfo, as_json: bool, statistics: Statistics | None = None) -> None:
+    if as_json:
+        whole = msgspec.to_builtins(info)
+        say_json(whole if statistics is None else {**whole, "statistics": statistics})
+        return
+    rows: list[tuple[str, object]] = [("name", info.name), ("kind", info.kind), ("created at", moment(info.created_at))]
+    paused = [side for side, is_paused in (("puts", info.puts_paused), ("gets", info.gets_paused)) if is_paused]
+    rows.append(("paused", " and ".join(paused) or "no"))
+    rows += sorted(info.options.items())
+    if statistics is not None:
+        for name, value in msgspec.structs.asdict(statistics).items():
+            if name != "exact":
+                about = "" if name in statistics.exact or value is None or name.endswith("_per_s") else "about "
+                rows.append((name, f"{about}{value:g}" if isinstance(value, int | float) else "none"))
+    say_table(("what", "is"), rows)
+
+
+@queue.command()
+@talks
+@click.argument("name")
+@click.option("--kind", default="work", show_default=True)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=SET_HELP)
+def create(at: str, as_json: bool, name: str, kind: str, settings: tuple[str, ...]) -> None:
+    """Create a queue; the same again is fine."""
+    with talking(at) as client:
+        say_queue(client.create_queue(name, kind, **option_values(settings, kind)), as_json)
+
+
+@queue.command(name="list")
+@talks
+@click.argument("prefix", default="")
+def list_all(at: str, as_json: bool, prefix: str) -> None:
+    """List queues, all or those whose names begin with PREFIX."""
+    with talking(at) as client:
+        found = client.list_queues(prefix)
+    if as_json:
+        say_json(found)
+    elif not found:
+        hint("no queues; make one with `capellini queue create NAME`")
+    else:
+        say_table(("name", "kind", "created at"), [(each.name, each.kind, moment(each.created_at)) for each in found])
+
+
+@queue.command()
+@talks
+@click.argument("name")
+def show(at: str, as_json: bool, name: str) -> None:
+    """Show a queue: its options, and how much is in it."""
+    with talking(at) as client:
+        say_queue(client.show_queue(name), as_json, client.statistics(name))
+
+
+@queue.command(name="set")
+@talks
+@click.argument("name")
+@click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
+def change(at: str, as_json: bool, name: str, settings: tuple[str, ...]) -> None:
+    """Change options of a queue."""
+    with talking(at) as client:
+        kind = client.show_queue(name).kind
+        say_queue(client.change_queue(name, **option_values(settings, kind)), as_json)
+
+
+def _sides(puts: bool, gets: bool) -> tuple[bool, bool]:
+    """Both, when none was named."""
+    return (puts, gets) if puts or gets else (True, True)
+
+
+@queue.command()
+@talks
+@click.argument("name")
+@click.option("--puts", is_flag=True, help="Take no puts.")
+@click.option("--gets", is_flag=True, help="Give no messages.")
+def pause(at: str, as_json: bool, name: str, puts: bool, gets: bool) -> None:
+    """Pause a queue: both sides, unless one is named."""
+    puts, gets = _sides(puts, gets)
+    with talking(at) as client:
+        say_queue(client.pause_queue(name, puts=puts, gets=gets), as_json)
+
+
+@queue.command()
+@talks
+@click.argument("name")
+@click.option("--puts", is_flag=True, help="Take puts again.")
+@click.option("--gets", is_flag=True, help="Give messages again.")
+def resume(at: str, as_json: bool, name: str, puts: bool, gets: bool) -> None:
+    """End a pause: of both sides, unless one is named."""
+    puts, gets = _sides(puts, gets)
+    with talking(at) as client:
+        say_queue(client.resume_queue(name, puts=puts, gets=gets), as_json)
+
+
+@queue.command()
+@talks
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def purge(at: str, as_json: bool, name: str, yes: bool) -> None:
+    """Remove all messages of a queue; its options stay."""
+    with talking(at) as client:
+        client.show_queue(name)  # a name that does not exist needs no question
+        confirmed(f"Remove all messages of {name}?", yes)
+        say_queue(client.purge_queue(name), as_json)
+
+
+@queue.command()
+@talks
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(at: str, as_json: bool, name: str, yes: bool) -> None:
+    """Remove a queue and all its messages."""
+    with talking(at) as client:
+        client.show_queue(name)
+        confirmed(f"Remove {name} and all its messages?", yes)
+        client.delete_queue(name)
+    if as_json:
+        say_json({"deleted": name})
+    else:
+        click.echo(f"deleted {name}")

@@ -1,0 +1,216 @@
+"""What the verbs that talk to queues share: where to, in which form to answer, and errors that say what to do next.
+
+Answers go to stdout: a table or plain lines for people, JSON for programs (one document, or a line per message). Everything
+else (progress, hints, warnings) goes to stderr, and progress only to a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from capellini.model.address import NODE_PORT, NodeAddress, parse
+from capellini.model.errors import CapelliniError, Invalid, NotFound, Paused, Unavailable, Unknown
+from capellini.model.message import Peeked
+from capellini.model.service import Problem
+
+if TYPE_CHECKING:
+    from capellini.client.messages import Held
+    from capellini.client.sync import Client
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+DEFAULT_AT: Final = f"http://127.0.0.1:{NODE_PORT}"
+PROBE_S: Final = 3.0
+PATIENCE_S: Final = 10.0  # of one call, once a node was there; a person waits with us
+SHOWN_CHARS: Final = 60  # of a body in a table
+
+
+def talks(command: Command) -> Command:
+    """The options of every verb that talks to queues: `at` and `as_json`."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Answer in JSON."),
+        click.option(
+            "--at", envvar="CAPELLINI_AT", default=DEFAULT_AT, show_default=True, metavar="ADDRESS",
+            help="http://HOST:PORT, cassandra://HOST/KEYSPACE or rocks:FOLDER; also from CAPELLINI_AT.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def errors_said(at: str) -> Iterator[None]:
+    """Errors become one line on stderr and exit code 1."""
+    try:
+        yield
+    except CapelliniError as error:
+        raise click.ClickException(advice(error, at)) from error
+
+
+def advice(error: CapelliniError, at: str) -> str:
+    """What happened, and what to do next."""
+    says = error.says
+    if isinstance(error, NotFound) and "queue" in says and "capellini queue" not in says:
+        return f"{says}\nSee `capellini queue list`, or make it: `capellini queue create NAME`."
+    if isinstance(error, Paused):
+        return f"{says}\nEnd the pause with `capellini queue resume NAME`."
+    if isinstance(error, Unknown):
+        return f"{says}\nLook with `capellini peek QUEUE` before you repeat it; puts with --key can be repeated safely."
+    if isinstance(error, Unavailable) and "no connection" in says:
+        return f"{says}\nIs a node running? Start one with `capellini serve`, or say where it is with --at ADDRESS."
+    return says
+
+
+def probe(at: str) -> None:
+    """Is anybody there at all? Asked once, so that a wrong address is said at once and not after long patience."""
+    address = parse(at)
+    if not isinstance(address, NodeAddress):
+        return
+    parts = urlsplit(address.url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or NODE_PORT), PROBE_S).close()
+    except OSError as error:
+        raise Unavailable(f"no connection to {address}: {error}") from error
+
+
+@contextlib.contextmanager
+def talking(at: str) -> Iterator[Client[bytes]]:
+    """A client for a verb; its errors are said as a person needs them."""
+    from capellini.client.connecting import connect
+
+    with errors_said(at):
+        probe(at)
+        with connect(at, patience_s=PATIENCE_S) as client:
+            yield client
+
+
+# Answers
+
+
+def say_json(value: object) -> None:
+    click.echo(msgspec.json.encode(value).decode())
+
+
+def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+    console = Console()
+    # Piped, a table is not cut to some width: programs read all of it.
+    console.print(table, width=None if console.is_terminal else 1_000, crop=console.is_terminal)
+
+
+def say_body(body: bytes) -> None:
+    out = sys.stdout.buffer
+    out.write(body + b"\n")
+    out.flush()
+
+
+def hint(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def shown(body: bytes) -> str:
+    """A body in a table: one short line."""
+    text = body[: SHOWN_CHARS * 4].decode("utf-8", "backslashreplace")
+    line = "".join(each if each.isprintable() else "·" for each in text)
+    return line if len(line) <= SHOWN_CHARS and len(body) <= SHOWN_CHARS * 4 else f"{line[: SHOWN_CHARS - 1]}…"
+
+
+def delivery_json(message: Held[Any]) -> object:
+    """A message as the REST API writes it."""
+    from capellini.api.wire import json_delivery
+    from capellini.model.message import Delivery
+
+    return json_delivery(
+        Delivery(
+            message.id, message.receipt, message.raw, message.attributes, message.put_at, message.deliveries,
+            message.visible_at,
+        )
+    )  # fmt: skip
+
+
+def say_peeked(found: Sequence[Peeked], as_json: bool, empty: str) -> None:
+    from capellini.api.wire import json_peeked
+
+    if as_json:
+        for each in found:
+            say_json(json_peeked(each))
+        return
+    if not found:
+        hint(empty)
+        return
+    rows = [(each.id, each.state, each.deliveries, moment(each.put_at), shown(each.body)) for each in found]
+    say_table(("id", "state", "deliveries", "put at", "body"), rows)
+
+
+def moment(seconds: float | None) -> str:
+    """A time of day for people, in UTC."""
+    import datetime
+
+    if seconds is None:
+        return ""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def say_done(results: Sequence[object], names: Sequence[str], as_json: bool, done: str) -> None:
+    """The results of items: good ones counted, bad ones named; exit code 1 if any is bad."""
+    bad = [(name, result) for name, result in zip(names, results, strict=True) if isinstance(result, Problem)]
+    if as_json:
+        for result in results:
+            say_json(result)
+    else:
+        if len(bad) < len(results):
+            click.echo(f"{done} {len(results) - len(bad)}")
+        for name, problem in bad:
+            hint(f"{name}: {problem.says}")
+    if bad:
+        raise click.exceptions.Exit(1)
+
+
+def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
+    """NAME=VALUE arguments."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{what} is given as NAME=VALUE, not {text!r}")
+        found[name] = value
+    return found
+
+
+def option_values(texts: Sequence[str], kind: str) -> dict[str, float | str]:
+    """NAME=VALUE arguments for queue options: numbers are read as the option table says."""
+    from capellini.model.options import KINDS
+
+    types = {option.name: option.type for option in KINDS.get(kind, ())}
+    values: dict[str, float | str] = {}
+    for name, text in pairs(texts, "an option").items():
+        if types.get(name, str) is str:
+            values[name] = text
+            continue
+        try:
+            values[name] = types[name](text)
+        except ValueError:
+            raise Invalid(f"{name} is a number, not {text!r}") from None
+    return values
+
+
+def confirmed(question: str, yes: bool) -> None:
+    """Asks a person; a program has to say --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("this cannot be undone: say --yes if you mean it")
+    click.confirm(question, abort=True, err=True)

@@ -1,0 +1,220 @@
+"""The consume loop: fetch as many as there are free hands, keep them hidden while they are worked on, ack or give back.
+
+    take ──▶ handler runs ──┬─ returns ──▶ ack
+                 ▲          └─ raises ───▶ nack, after 0.5 s doubled with each delivery up to 60 s, shortened at random
+         heartbeats extend
+
+Nothing is fetched ahead of a free hand, so that no message waits hidden in this process while another process is
+idle. A node that is away, or a queue whose gets are paused, is waited for; an error that waiting cannot mend (no
+such queue) ends the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+
+from capellini.client.messages import Held
+from capellini.model.clock import Chance, Clock
+from capellini.model.errors import CapelliniError, Invalid, Paused, Stale, StoreError
+from capellini.model.message import MAX_BATCH
+from capellini.model.service import Problem
+
+if TYPE_CHECKING:
+    from capellini.client.aio import AsyncClient
+
+H = TypeVar("H", bound=Held[Any])
+R = TypeVar("R")
+log = logging.getLogger("capellini.client")
+
+POLL_S: Final = 20.0  # of one long poll: below the idle limits of the usual proxies
+BEATS: Final = 3  # heartbeats in one visibility: two may be lost
+NACK_FIRST_S: Final = 0.5
+NACK_MOST_S: Final = 60.0
+AWAY_FIRST_S: Final = 0.1
+AWAY_MOST_S: Final = 5.0
+
+
+class Plan(msgspec.Struct, frozen=True):
+    queue: str
+    concurrency: int = 1
+    visibility_s: float | None = None
+    count: int | None = None
+    idle_s: float | None = None
+
+
+def nack_delay_s(deliveries: int, chance: Chance) -> float:
+    """How long a message waits after its handler failed on delivery number `deliveries`."""
+    longest = min(NACK_MOST_S, NACK_FIRST_S * 2.0 ** min(max(deliveries, 1) - 1, 30))
+    return longest * (0.5 + chance.random() / 2)
+
+
+def steady(
+    do: Callable[[], Awaitable[R]], clock: Clock, chance: Chance, wait_s: float = 0.0
+) -> Callable[[], Awaitable[R]]:
+    """The same call, repeated with growing waits while the node or its store is away.
+
+    A call that should have waited `wait_s` for something, and came back with nothing well before, is from a node
+    that is closing down: the next one is held back a little.
+    """
+
+    async def again() -> R:
+        attempt = 0
+        while True:
+            began_s = clock.elapsed_s()
+            try:
+                result = await do()
+                if not result and clock.elapsed_s() - began_s < wait_s / 2:
+                    await clock.sleep(AWAY_FIRST_S * (0.5 + chance.random() / 2))
+                return result
+            except (StoreError, Paused) as error:
+                longest = min(AWAY_MOST_S, AWAY_FIRST_S * 2.0 ** min(attempt, 30))
+                if attempt == 0:
+                    log.warning("waiting, and trying again: %s", error.says)
+                attempt += 1
+                asked_s = min(error.retry_after_s or 0.0, AWAY_MOST_S)
+                await clock.sleep(max(longest * (0.5 + chance.random() / 2), asked_s))
+
+    return again
+
+
+class Consumer(Generic[H]):
+    def __init__(
+        self,
+        client: AsyncClient[Any],
+        take: Callable[[int, float, float], Awaitable[list[H]]],
+        handler: Callable[[H], Awaitable[object]],
+        plan: Plan,
+        clock: Clock,
+        chance: Chance,
+    ) -> None:
+        if plan.concurrency < 1:
+            raise Invalid(f"concurrency is at least 1, not {plan.concurrency}")
+        self._client, self._take, self._handler, self._plan = client, take, handler, plan
+        self._clock, self._chance = clock, chance
+        self._running: dict[asyncio.Task[None], H] = {}
+        self._changed = asyncio.Event()  # a handler ended
+        self._started = 0
+        self._acked = 0
+
+    async def run(self, stop: asyncio.Event) -> int:
+        queue = self._plan.queue
+        info = await steady(lambda: self._client.show_queue(queue), self._clock, self._chance)()
+        visibility_s = self._plan.visibility_s
+        if visibility_s is None:
+            visibility_s = float(info.options.get("visibility_s", 30.0))
+        heart = asyncio.create_task(self._beat(visibility_s))
+        try:
+            await self._fetch(stop, visibility_s)
+        finally:
+            try:
+                await self._finish()
+            finally:
+                heart.cancel()
+        return self._acked
+
+    async def _fetch(self, stop: asyncio.Event, visibility_s: float) -> None:
+        stopping = asyncio.create_task(stop.wait())
+        active_s = self._clock.elapsed_s()
+        try:
+            while not stop.is_set() and (self._plan.count is None or self._started < self._plan.count):
+                free = self._plan.concurrency - len(self._running)
+                if self._plan.count is not None:
+                    free = min(free, self._plan.count - self._started)
+                if free <= 0:
+                    self._changed.clear()
+                    await _first(self._changed.wait(), stopping)
+                    continue
+                wait_s = self._wait_s(active_s)
+                take = partial(self._take, min(free, MAX_BATCH), wait_s, visibility_s)
+                messages = await _first(steady(take, self._clock, self._chance, wait_s)(), stopping)
+                for message in messages or ():
+                    self._begin(message)
+                if messages or self._running:
+                    active_s = self._clock.elapsed_s()
+                elif self._plan.idle_s is not None and self._clock.elapsed_s() - active_s >= self._plan.idle_s:
+                    return
+        finally:
+            stopping.cancel()
+
+    def _wait_s(self, active_s: float) -> float:
+        if self._plan.idle_s is None:
+            return POLL_S
+        return min(POLL_S, max(0.05, self._plan.idle_s - (self._clock.elapsed_s() - active_s)))
+
+    def _begin(self, message: H) -> None:
+        self._started += 1
+        task = asyncio.create_task(self._handle(message))
+        self._running[task] = message
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a consumer task failed", exc_info=error)
+
+    async def _handle(self, message: H) -> None:
+        try:
+            await self._handler(message)
+        except Exception as failure:
+            delay_s = nack_delay_s(message.deliveries, self._chance)
+            log.warning("%r failed, and is offered again in %.1f s", message, delay_s, exc_info=failure)
+            await self._settle(message, "nack", self._client.nack(self._plan.queue, message, delay_s))
+        else:
+            if await self._settle(message, "ack", self._client.ack(self._plan.queue, message)):
+                self._acked += 1
+
+    async def _settle(self, message: H, what: str, call: Awaitable[None]) -> bool:
+        try:
+            await call
+        except CapelliniError as error:
+            log.warning("%s of %r: %s", what, message, error.says)
+            return False
+        return True
+
+    async def _finish(self) -> None:
+        """Waits for the handlers that run; cancelled meanwhile, it cancels them."""
+        try:
+            while self._running:
+                await asyncio.wait(list(self._running))
+        except asyncio.CancelledError:
+            for task in self._running:
+                task.cancel()
+            raise
+
+    async def _beat(self, visibility_s: float) -> None:
+        """Extends what is being worked on, in time for two more tries."""
+        lost: set[int] = set()  # by identity: extended no more
+        while True:
+            await self._clock.sleep(visibility_s / BEATS)
+            held = [message for message in self._running.values() if id(message) not in lost]
+            lost &= {id(message) for message in self._running.values()}
+            if not held:
+                continue
+            try:
+                async with asyncio.timeout(visibility_s / BEATS):
+                    results = await self._client.extend_many(self._plan.queue, held, visibility_s)
+            except (CapelliniError, TimeoutError) as error:
+                log.warning("heartbeat of %d messages: %s", len(held), error)
+                continue
+            for message, result in zip(held, results, strict=True):
+                if isinstance(result, Problem) and result.error == Stale.name and message in self._running.values():
+                    lost.add(id(message))
+                    log.warning("%r is no longer ours; its handler goes on, others may get it too", message)
+
+
+async def _first(call: Awaitable[R], stopping: asyncio.Task[Any]) -> R | None:
+    """The call's result, or None if `stopping` ends first (the call is then cancelled)."""
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not task.done():
+            task.cancel()
+    return None if task.cancelled() or not task.done() else task.result()

@@ -1,0 +1,111 @@
+"""A delivered message in the hands of its consumer.
+
+A get answers with parcels: runs of messages under one authentication code. Each entry of a parcel is decoded
+straight into a message object; what all of a parcel share is kept once, in its `Origin`, and ids and receipts are
+made only when asked for. So a message costs one object, whatever the rate.
+
+    Parcel (wire) ──▶ Origin ◀── Held, Held, Held ...    each with its index in the parcel
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from capellini.client.codecs import Codec
+from capellini.model.receipts import receipts_of
+from capellini.model.service import Parcel
+
+T = TypeVar("T")
+H = TypeVar("H", bound="Held[Any]")
+
+
+class Origin:
+    """What all messages of one parcel share."""
+
+    def __init__(self, queue: str, parcel: Parcel, client: Any, codec: Codec[Any] | None) -> None:
+        self.queue = queue
+        self.parcel = parcel
+        self.client = client
+        self.codec = codec
+
+    @cached_property
+    def receipts(self) -> list[str]:
+        parcel = self.parcel
+        return receipts_of(parcel.generation, parcel.first, parcel.count, parcel.version, parcel.code)
+
+
+class Held(msgspec.Struct, Generic[T], array_like=True, gc=False, eq=False):
+    """The first three fields are those of `model.message.Entry`, as decoded; the others are filled in right after."""
+
+    raw: bytes  # the body as it was put
+    _attributes: dict[str, str] | None = None
+    _delay_ms: int = 0
+    _origin: Any = None
+    _index: Any = 0
+    _body: Any = None
+
+    @property
+    def body(self) -> T:
+        """The body, decoded by the client's codec at the first use. Raises Invalid if the codec cannot read it."""
+        codec = self._origin.codec
+        if codec is None:
+            return self.raw  # type: ignore[return-value]  # bytes is T when there is no codec
+        if self._body is None:
+            self._body = codec.decode(self.raw)
+        return self._body  # type: ignore[no-any-return]
+
+    @property
+    def queue(self) -> str:
+        return self._origin.queue  # type: ignore[no-any-return]
+
+    @property
+    def id(self) -> str:
+        return str(self._origin.parcel.first + self._index)
+
+    @property
+    def receipt(self) -> str:
+        """Proof of this delivery, as text: any process may ack with it."""
+        return self._origin.receipts[self._index]  # type: ignore[no-any-return]
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        if self._attributes is None:
+            self._attributes = {}
+        return self._attributes
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was delivered, this one included."""
+        return self._origin.parcel.version  # type: ignore[no-any-return]
+
+    @property
+    def put_at(self) -> float:
+        """Seconds since 1970."""
+        return self._origin.parcel.put_at_ms / 1000  # type: ignore[no-any-return]
+
+    @property
+    def visible_at(self) -> float:
+        """When it is offered to others, unless acked, nacked or extended before: as it was at the delivery."""
+        return self._origin.parcel.visible_at_ms / 1000  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"<message {self.id} of {self.queue!r}, {len(self.raw)} bytes, delivery {self.deliveries}>"
+
+
+def unpacker(kind: type[H]) -> Callable[[Origin], list[H]]:
+    """How to make the messages of a parcel, as objects of this class."""
+    decode: Callable[[msgspec.Raw], list[H]] = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]
+
+    def unpack(origin: Origin) -> list[H]:
+        messages = decode(origin.parcel.entries)
+        for index, message in enumerate(messages):
+            message._origin = origin
+            message._index = index
+            message._body = None
+        return messages
+
+    return unpack

@@ -1,0 +1,215 @@
+"""Patience: which calls are repeated after which errors, as a table, and how long to wait in between.
+
+    rule      repeats after           because
+    FREELY    Unavailable, Unknown    doing it twice is the same as once, or only hides a message for a while
+    SURELY    Unavailable             twice would add, remove or move twice; Unavailable promises that nothing was done
+    DOUBTFUL  Unavailable, Unknown    a receipt works once: a repetition can do no harm, but its answer "stale" may mean
+                                      that the first attempt did it, whose answer was lost: Unknown, never Stale
+
+Results of single items follow the same rules: in a put, items that failed for sure are put again, the others are
+left as they are. The waits double from `first_s` to `most_s`, shortened at random so that many clients do not come
+back in step, and are never shorter than what the node asked for (Retry-After). When patience ends, the last error
+is raised; if any attempt may have been done, as Unknown.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from capellini.client.relay import Relay
+from capellini.model.clock import Chance, Clock
+from capellini.model.errors import CapelliniError, Stale, Unavailable, Unknown
+from capellini.model.message import NewMessage
+from capellini.model.service import Done, ExtendItem, NackItem, ParcelAck, Problem, Put, Service
+
+R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741
+V = TypeVar("V")
+Ranges = list[list[tuple[int, int]]]
+
+
+class Rule(enum.Enum):
+    FREELY = "freely"
+    SURELY = "surely"
+    DOUBTFUL = "doubtful"
+
+
+RULES: Final[dict[str, Rule]] = {
+    "create": Rule.FREELY,
+    "queues": Rule.FREELY,
+    "show": Rule.FREELY,
+    "change": Rule.FREELY,
+    "pause": Rule.FREELY,
+    "purge": Rule.SURELY,  # would also purge what was put since
+    "delete": Rule.SURELY,  # would also delete a new queue of that name
+    "statistics": Rule.FREELY,
+    "put": Rule.SURELY,  # of unkeyed messages
+    "put_keyed": Rule.FREELY,
+    "get": Rule.FREELY,  # what was taken and not received is offered again after its visibility
+    "ack": Rule.DOUBTFUL,
+    "nack": Rule.DOUBTFUL,
+    "extend": Rule.DOUBTFUL,
+    "peek": Rule.FREELY,
+    "dead": Rule.FREELY,
+    "redrive": Rule.SURELY,  # the count of the first attempt would be lost
+    "buckets": Rule.FREELY,
+    "pointers": Rule.FREELY,
+    "move_repair": Rule.FREELY,
+    "message": Rule.FREELY,
+    "put_block": Rule.SURELY,
+    "take": Rule.FREELY,
+    "ack_parcels": Rule.DOUBTFUL,
+}
+
+
+class Patience(msgspec.Struct, frozen=True):
+    total_s: float = 30.0  # from the first attempt on; a node restarts in less
+    first_s: float = 0.05
+    most_s: float = 2.0
+    retry_unknown_puts: bool = False  # puts without a key, too: they may then be added twice
+
+    def pause_s(self, attempt: int, asked_s: float | None, chance: Chance) -> float:
+        """How long to wait after the attempt of that number (from 0)."""
+        longest = min(self.most_s, self.first_s * 2.0 ** min(attempt, 30))
+        return max(longest * (0.5 + chance.random() / 2), asked_s or 0.0)
+
+    def rule(self, operation: str) -> Rule:
+        if self.retry_unknown_puts and operation in ("put", "put_block"):
+            return Rule.FREELY
+        return RULES[operation]
+
+
+def may_repeat(rule: Rule, error: CapelliniError) -> bool:
+    return isinstance(error, Unavailable) or (isinstance(error, Unknown) and rule is not Rule.SURELY)
+
+
+class Attempts:
+    """One call's attempts: `failed` decides after each error whether to wait and try again, or raises."""
+
+    def __init__(self, rule: Rule, patience: Patience, clock: Clock, chance: Chance) -> None:
+        self._rule, self._patience, self._clock, self._chance = rule, patience, clock, chance
+        self._until_s = clock.elapsed_s() + patience.total_s
+        self._made = 0
+        self.lost = False  # an attempt may have been done
+
+    async def failed(self, error: CapelliniError) -> None:
+        """Waits if there is to be another attempt; else raises what is true of all attempts together."""
+        self.lost = self.lost or isinstance(error, Unknown)
+        pause_s = self._patience.pause_s(self._made, error.retry_after_s, self._chance)
+        self._made += 1
+        if not may_repeat(self._rule, error) or self._clock.elapsed_s() + pause_s > self._until_s:
+            if self.lost and self._rule is not Rule.FREELY and not isinstance(error, Unknown):
+                raise Unknown(f"an earlier attempt may have been done; the last one failed: {error.says}") from error
+            raise error
+        await self._clock.sleep(pause_s)
+
+
+class PatientService(Relay):
+    def __init__(self, behind: Service, patience: Patience, clock: Clock, chance: Chance) -> None:
+        self._behind, self._patience, self._clock, self._chance = behind, patience, clock, chance
+
+    def _attempts(self, operation: str) -> Attempts:
+        return Attempts(self._patience.rule(operation), self._patience, self._clock, self._chance)
+
+    async def call(self, operation: str, do: Callable[[Service], Awaitable[R]]) -> R:
+        attempts = self._attempts(operation)
+        while True:
+            try:
+                return await do(self._behind)
+            except CapelliniError as error:
+                await attempts.failed(error)
+
+    async def put(self, name: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
+        keyed = all(message.key is not None for message in messages)
+        return await self._items("put_keyed" if keyed else "put", messages, lambda some: self._behind.put(name, some))
+
+    async def ack(self, name: str, receipts: Sequence[str]) -> list[Done | Problem]:
+        return await self._items("ack", receipts, lambda some: self._behind.ack(name, some))
+
+    async def nack(self, name: str, items: Sequence[NackItem]) -> list[Done | Problem]:
+        return await self._items("nack", items, lambda some: self._behind.nack(name, some))
+
+    async def extend(self, name: str, items: Sequence[ExtendItem]) -> list[Done | Problem]:
+        return await self._items("extend", items, lambda some: self._behind.extend(name, some))
+
+    async def _items(
+        self, operation: str, items: Sequence[I], do: Callable[[Sequence[I]], Awaitable[list[V | Problem]]]
+    ) -> list[V | Problem]:
+        """A call with a result per item: those that failed and may be repeated go again, the others are settled."""
+        attempts = self._attempts(operation)
+        rule = self._patience.rule(operation)
+        results: dict[int, V | Problem] = {}
+        lost: set[int] = set()  # items of which an attempt may have been done
+        left = list(range(len(items)))
+        while True:
+            again: CapelliniError
+            try:
+                answers = await do([items[index] for index in left])
+            except CapelliniError as error:
+                if isinstance(error, Unknown):
+                    lost.update(left)
+                if not may_repeat(rule, error) and len(left) == len(items) and not lost:
+                    raise
+                for index in left:
+                    results[index] = _settled(Problem.of(error), index in lost, rule)
+                again = error
+            else:
+                repeat: list[int] = []
+                worst: CapelliniError | None = None
+                for index, answer in zip(left, answers, strict=True):
+                    results[index] = answer
+                    if isinstance(answer, Problem):
+                        found = answer.raised()
+                        if isinstance(found, Unknown):
+                            lost.add(index)
+                        results[index] = _settled(answer, index in lost, rule)
+                        if may_repeat(rule, found):
+                            repeat.append(index)
+                            worst = found
+                if worst is None:
+                    return [results[index] for index in range(len(items))]
+                left, again = repeat, worst
+            try:
+                await attempts.failed(again)
+            except CapelliniError:
+                if len(left) == len(items) and all(isinstance(result, Problem) for result in results.values()):
+                    raise  # nothing is known of any item beyond this
+                return [results[index] for index in range(len(items))]
+
+    async def ack_parcels(self, name: str, acks: Sequence[ParcelAck]) -> Ranges:
+        ranges, doubtful = await self.settle_acks(name, acks)
+        if doubtful and any(_total(asked.ranges) != _total(done) for asked, done in zip(acks, ranges, strict=True)):
+            raise Unknown("an answer was lost; some of these messages may have been acked by that attempt")
+        return ranges
+
+    async def settle_acks(self, name: str, acks: Sequence[ParcelAck]) -> tuple[Ranges, bool]:
+        """The ranges that were acked, and whether an answer was lost: then what is missing is Unknown, not Stale."""
+        attempts = self._attempts("ack_parcels")
+        while True:
+            try:
+                return await self._behind.ack_parcels(name, acks), attempts.lost
+            except CapelliniError as error:
+                await attempts.failed(error)
+
+    async def close(self) -> None:
+        await self._behind.close()
+
+
+_LOST_THEN_STALE: Final = "an answer was lost, and now the receipt is stale: it may have been done by that attempt"
+
+
+def _total(ranges: Sequence[tuple[int, int]]) -> int:
+    return sum(count for _, count in ranges)
+
+
+def _settled(problem: Problem, lost: bool, rule: Rule) -> Problem:
+    """The problem of an item, in the light of its earlier attempts."""
+    if not lost or rule is Rule.FREELY or problem.error == Unknown.name:
+        return problem
+    if problem.error == Stale.name:
+        return Problem(Unknown.name, _LOST_THEN_STALE)
+    return Problem(Unknown.name, f"an earlier attempt may have been done; the last one failed: {problem.says}")

@@ -1,0 +1,226 @@
+"""The client for programs without asyncio: the same calls, each waiting for its answer.
+
+The calls of AsyncClient run on an event loop in a thread of this client's own; any number of threads may use it,
+and their puts and acks share batches. Signatures are taken over from AsyncClient by `_waits`, so that each is
+written once and checked like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+import uvloop
+
+from capellini.client.aio import AsyncClient
+from capellini.client.consuming import POLL_S, Plan, steady
+from capellini.client.messages import Held, Origin, unpacker
+from capellini.model.errors import Unavailable
+
+T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+class Message(Held[T], array_like=True, gc=False, eq=False):
+    """A delivered message. Ack it when its work is done; else it is offered again when its visibility ends."""
+
+    def ack(self) -> None:
+        """Done for good. Raises Stale if the delivery is no longer valid, Unknown if the answer was lost."""
+        self._origin.client.ack(self._origin.queue, self)
+
+    def nack(self, delay_s: float | None = None) -> None:
+        """Give it back, to be offered after `delay_s` (None: as the queue's options say)."""
+        self._origin.client.nack(self._origin.queue, self, delay_s)
+
+    def extend(self, visibility_s: float) -> float | None:
+        """Keep it hidden for so long from now on; until when."""
+        done: float | None = self._origin.client.extend(self._origin.queue, self, visibility_s)
+        return done
+
+
+_unpack: Callable[[Origin], list[Message[Any]]] = unpacker(Message)
+
+
+def _waits(
+    call: Callable[Concatenate[AsyncClient[T], P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Client[T], P], R]:
+    """The call of AsyncClient, made to wait for its answer."""
+
+    @functools.wraps(call)
+    def run(self: Client[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(call(self._inner, *args, **kwargs))
+
+    return run
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._turn, name="capellini-client", daemon=True)
+        self._thread.start()
+
+    def _turn(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()  # false after close, and in a child process that was forked
+
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        if not self.alive:
+            coroutine.close()
+            raise Unavailable("this client is closed, or was made before a fork: connect anew")
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a call of the sync client from its own event loop would wait for ever")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # interrupted: nobody waits for it any more
+            raise
+
+    def stop(self) -> None:
+        if self.alive:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+
+
+class Client(Generic[T]):
+    """Safe for any number of threads. Use it with `with`, or `close()`."""
+
+    def __init__(self, make: Callable[[], AsyncClient[T]]) -> None:
+        self._thread = _Loop()
+        self._inner = make()
+        self._closed = False
+        _open.add(self)
+
+    def _run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        return self._thread.run(coroutine)
+
+    create_queue = _waits(AsyncClient.create_queue)
+    list_queues = _waits(AsyncClient.list_queues)
+    show_queue = _waits(AsyncClient.show_queue)
+    change_queue = _waits(AsyncClient.change_queue)
+    pause_queue = _waits(AsyncClient.pause_queue)
+    resume_queue = _waits(AsyncClient.resume_queue)
+    purge_queue = _waits(AsyncClient.purge_queue)
+    delete_queue = _waits(AsyncClient.delete_queue)
+    statistics = _waits(AsyncClient.statistics)
+    put = _waits(AsyncClient[T].put)
+    put_many = _waits(AsyncClient[T].put_many)
+    ack = _waits(AsyncClient.ack)
+    ack_many = _waits(AsyncClient.ack_many)
+    nack = _waits(AsyncClient.nack)
+    nack_many = _waits(AsyncClient.nack_many)
+    extend = _waits(AsyncClient.extend)
+    extend_many = _waits(AsyncClient.extend_many)
+    peek = _waits(AsyncClient.peek)
+    dead = _waits(AsyncClient.dead)
+    redrive = _waits(AsyncClient.redrive)
+    buckets = _waits(AsyncClient.buckets)
+    pointers = _waits(AsyncClient.pointers)
+    move_repair = _waits(AsyncClient.move_repair)
+    message = _waits(AsyncClient.message)
+
+    def get(
+        self, queue: str, count: int = 1, *, wait_s: float = 0.0, visibility_s: float | None = None
+    ) -> list[Message[T]]:
+        """Up to `count` messages, hidden from others for `visibility_s` (None: as the queue's options say).
+
+        If there are none, waits up to `wait_s` for the first.
+        """
+        return self._run(self._inner._take(_unpack, self, queue, count, wait_s, visibility_s))
+
+    def messages(self, queue: str, *, count: int = 1, visibility_s: float | None = None) -> Iterator[Message[T]]:
+        """Messages without end, `count` fetched at a time; ack each yourself. Waits for messages, and for the node."""
+        inner = self._inner
+
+        async def take() -> list[Message[T]]:
+            once = functools.partial(inner._take, _unpack, self, queue, count, POLL_S, visibility_s)
+            return await steady(once, inner._clock, inner._chance, POLL_S)()
+
+        while True:
+            yield from self._run(take())
+
+    def consume(
+        self,
+        queue: str,
+        handler: Callable[[Message[T]], object],
+        *,
+        concurrency: int = 1,
+        visibility_s: float | None = None,
+        count: int | None = None,
+        idle_s: float | None = None,
+        stop: threading.Event | None = None,
+    ) -> int:
+        """Runs `handler` on each message in threads, `concurrency` at a time; how many were handled and acked.
+
+        While a handler runs its message stays hidden (heartbeats). A handler that returns has its message acked;
+        one that raises has it offered again after a growing delay. Ends after `count` messages, after `idle_s`
+        without any, when `stop` is set, or at Ctrl-C; what runs then is finished first. A node that is away is
+        waited for.
+        """
+        plan = Plan(queue, concurrency, visibility_s, count, idle_s)
+        ending = asyncio.Event()
+        with ThreadPoolExecutor(concurrency, "capellini-consume") as threads:
+
+            async def handle(message: Message[T]) -> None:
+                await asyncio.get_running_loop().run_in_executor(threads, handler, message)
+
+            loop = self._thread.loop
+            work = asyncio.run_coroutine_threadsafe(
+                self._inner._consume(_unpack, self, handle, plan, ending), loop
+            )
+            try:
+                while stop is not None and not work.done():
+                    if stop.wait(STOP_LOOK_S):
+                        break
+                if stop is not None:
+                    loop.call_soon_threadsafe(ending.set)
+                return work.result()
+            except KeyboardInterrupt:
+                loop.call_soon_threadsafe(ending.set)
+                work.result()
+                raise
+
+    def close(self) -> None:
+        """Finishes what is under way, then ends all connections."""
+        if self._closed:
+            return
+        self._closed = True
+        _open.discard(self)
+        if self._thread.alive:
+            self._run(self._inner.close())
+            self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+STOP_LOOK_S = 0.1  # how often a consumer that runs in threads looks whether it is to stop
+_open: weakref.WeakSet[Client[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A folder that this process owns is handed over in good order when it ends."""
+    for client in list(_open):
+        client.close()

@@ -1,0 +1,1 @@
+"""Order-free counters: mutators, shards, tallies and their garbage collection."""

@@ -1,0 +1,1 @@
+"""A real Cassandra cluster on this machine, for tests and trying things out."""

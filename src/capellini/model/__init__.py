@@ -1,0 +1,1 @@
+"""Values, errors and the table of options; imports nothing of ours."""

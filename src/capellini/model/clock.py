@@ -1,0 +1,37 @@
+"""Time and chance are passed in, never called.
+
+`now_s` is wall time (what due times and put times are measured in, and may jump); `elapsed_s` never jumps and does not stand still while
+the machine is suspended (what deadlines and leases are measured in). A simulated run passes a clock of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now_s(self) -> float:
+        """Wall time, seconds since 1970."""
+
+    def elapsed_s(self) -> float:
+        """A time that only rises, from an arbitrary start."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Let others run for so long."""
+
+
+class RealClock:
+    def now_s(self) -> float:
+        return time.time()
+
+    def elapsed_s(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+Chance = random.Random

@@ -1,0 +1,90 @@
+"""Messages on their way in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from capellini.model.errors import Invalid, TooLarge
+
+MAX_ATTRIBUTES: Final = 32
+MAX_ATTRIBUTE_BYTES: Final = 16_384  # names and values of one message together
+MAX_KEY_CHARS: Final = 256
+MAX_DELAY_S: Final = 31_536_000.0  # a year; what waits longer belongs into a timed queue
+MAX_BATCH: Final = 1_000  # messages, receipts or items in one call
+MAX_WAIT_S: Final = 60.0  # of a long poll
+MAX_VISIBILITY_S: Final = 43_200.0
+
+
+class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    body: bytes
+    attributes: dict[str, str] = {}
+    delay_s: float = 0.0
+    key: str | None = None  # idempotency key: adds nothing twice within the queue's window
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message in a block, on the wire and in the store alike: MessagePack [body, attributes or nil, delay_ms, origin].
+
+    `origin` is there only for what was moved: where it came from ("queue/generation/id"), for dead letters and their way back.
+    """
+
+    body: bytes
+    attributes: dict[str, str] | None = None
+    delay_ms: int = 0
+    origin: str | None = None
+
+
+class NewEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
+    """An entry as a caller may send it: no origin."""
+
+    body: bytes
+    attributes: dict[str, str] | None = None
+    delay_ms: Annotated[int, msgspec.Meta(ge=0, le=int(MAX_DELAY_S * 1000))] = 0
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    id: str
+    receipt: str
+    body: bytes
+    attributes: dict[str, str]
+    put_at: float  # seconds since 1970
+    deliveries: int  # this one included
+    visible_at: float  # when it is offered again unless acked, nacked or extended
+
+
+class Peeked(msgspec.Struct, frozen=True):
+    """A message as it is now, without taking it."""
+
+    id: str
+    state: str  # ready, in_flight, delayed
+    body: bytes
+    attributes: dict[str, str]
+    put_at: float
+    deliveries: int
+    visible_at: float | None = None
+
+
+def attributes_problem(attributes: Mapping[str, str]) -> str | None:
+    if len(attributes) > MAX_ATTRIBUTES:
+        return f"a message has at most {MAX_ATTRIBUTES} attributes, not {len(attributes)}"
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
+    if size > MAX_ATTRIBUTE_BYTES:
+        return f"attributes of a message take at most {MAX_ATTRIBUTE_BYTES} bytes together, not {size}"
+    if "" in attributes:
+        return "an attribute needs a name"
+    return None
+
+
+def check_message(message: NewMessage, body_limit: int) -> None:
+    """Raises Invalid or TooLarge, saying what is wrong with this message."""
+    if len(message.body) > body_limit:
+        raise TooLarge(f"the body has {len(message.body)} bytes; this queue takes at most {body_limit}")
+    if message.attributes and (problem := attributes_problem(message.attributes)):
+        raise Invalid(problem)
+    if not 0 <= message.delay_s <= MAX_DELAY_S:
+        raise Invalid(f"delay_s goes from 0 to {MAX_DELAY_S:g}, not {message.delay_s!r}")
+    if message.key is not None and not 1 <= len(message.key) <= MAX_KEY_CHARS:
+        raise Invalid(f"key has 1 to {MAX_KEY_CHARS} characters, not {len(message.key)}")

@@ -1,0 +1,101 @@
+"""The one table of queue options: default, least, most, and whether it can change later. `docs/settings.md` and OpenAPI are made from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from capellini.model.errors import Conflict, Invalid
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # fits a path segment, a file name and a Cassandra key
+NAME_RULE: Final = "1 to 100 of a-z, A-Z, 0-9, '_', '-' and '.', beginning with a letter or digit"
+
+
+class Option(msgspec.Struct, frozen=True):
+    name: str
+    type: type
+    default: int | float | str
+    least: float | None
+    most: float | None
+    changeable: bool
+    says: str
+
+
+WORK: Final = (
+    Option("bucket_size", int, 1_000, 10, 10_000, False, "messages per bucket, the unit in which space is given back"),
+    Option("visibility_s", float, 30.0, 0.1, 43_200, True, "how long a delivered message stays hidden unless acked, nacked or extended"),
+    Option("delivery_limit", int, 0, 0, 1_000, True, "deliveries before a message goes to dead letters; 0: no limit; needs dead_letters"),
+    Option("dead_letters", str, "", None, None, True, "the queue that receives what was delivered too often; empty: none"),
+    Option("nack_delay_s", float, 0.0, 0, 43_200, True, "how long a nacked message waits, doubled with each delivery, unless the nack says otherwise"),
+    Option("nack_delay_most_s", float, 300.0, 0, 43_200, True, "where that doubling ends"),
+    Option("repair_after_s", float, 10.0, 1, 3_600, False, "a put is confirmed within half of this or under a new id; gaps are closed after it"),
+    Option("ttl_s", float, 0.0, 0, 31_536_000, True, "a message older than this is dropped instead of delivered; 0: never"),
+    Option("body_limit", int, 262_144, 1, 4_194_304, True, "the largest body, in bytes"),
+    Option("window_s", float, 3_600.0, 60, 604_800, True, "how long an idempotency key is remembered"),
+)
+KINDS: Final[dict[str, tuple[Option, ...]]] = {"work": WORK}
+
+
+class WorkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    bucket_size: int = 1_000
+    visibility_s: float = 30.0
+    delivery_limit: int = 0
+    dead_letters: str = ""
+    nack_delay_s: float = 0.0
+    nack_delay_most_s: float = 300.0
+    repair_after_s: float = 10.0
+    ttl_s: float = 0.0
+    body_limit: int = 262_144
+    window_s: float = 3_600.0
+
+
+def check_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise Invalid(f"{name[:120]!r} is not a queue name: use {NAME_RULE}")
+    return name
+
+
+def options_of(kind: str, given: Mapping[str, Any]) -> WorkOptions:
+    """Checked options, defaults filled in. Raises Invalid naming the option, its range and what was given."""
+    if kind not in KINDS:
+        raise Invalid(f"{kind!r} is not a kind of queue: there are {', '.join(KINDS)}")
+    table = {option.name: option for option in KINDS[kind]}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in table:
+            raise Invalid(f"{name!r} is not an option of {kind} queues: there are {', '.join(table)}")
+        values[name] = _value(table[name], value)
+    if values.get("dead_letters"):
+        check_name(values["dead_letters"])
+    options = WorkOptions(**values)
+    if options.delivery_limit and not options.dead_letters:
+        raise Invalid("delivery_limit needs dead_letters: name the queue that receives what was delivered too often")
+    return options
+
+
+def _value(option: Option, value: Any) -> int | float | str:
+    good = isinstance(value, str) if option.type is str else isinstance(value, int | float) and not isinstance(value, bool)
+    if good and option.type is int:
+        good = float(value).is_integer()
+    if not good:
+        raise Invalid(f"{option.name} takes {_NOUN[option.type]}, not {value!r}")
+    if option.type is str:
+        return str(value)
+    if not (option.least is None or option.most is None or option.least <= value <= option.most):  # also refuses nan
+        raise Invalid(f"{option.name} goes from {option.least:g} to {option.most:g}, not {value!r}")
+    return option.type(value)  # type: ignore[no-any-return]
+
+
+_NOUN: Final = {int: "a whole number", float: "a number", str: "text"}
+
+
+def check_change(kind: str, before: WorkOptions, change: Mapping[str, Any]) -> WorkOptions:
+    """The options after `change`. Raises Conflict for what cannot change once a queue exists."""
+    after = options_of(kind, {**msgspec.structs.asdict(before), **change})
+    for option in KINDS[kind]:
+        if not option.changeable and getattr(before, option.name) != getattr(after, option.name):
+            raise Conflict(f"{option.name} of an existing queue cannot change: create another queue, or delete this one first")
+    return after

@@ -1,0 +1,1 @@
+"""One running process: a store opened, leases held, maintenance run."""

@@ -1,0 +1,493 @@
+"""The service as this process offers it: finds the queue, checks the request, and hands it to the queue's algorithm.
+
+A broker needs only the store; many brokers on one store are many nodes. `open_queues` holds one WorkQueue per (name, generation) that was used
+lately. When a generation turns out to be over, the call goes to the next one, or says NotFound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from capellini.model.clock import Chance, Clock
+from capellini.model.errors import CapelliniError, Invalid, NotFound, Stale
+from capellini.model.message import (
+    MAX_BATCH,
+    MAX_DELAY_S,
+    MAX_VISIBILITY_S,
+    MAX_WAIT_S,
+    Delivery,
+    Entry,
+    NewMessage,
+    Peeked,
+    check_message,
+)
+from capellini.model.options import WorkOptions
+from capellini.model.receipts import Receipt, code_of, parse_receipt, receipts_of
+from capellini.model.service import (
+    BucketView,
+    Done,
+    ExtendItem,
+    MessageView,
+    NackItem,
+    Parcel,
+    ParcelAck,
+    PointersView,
+    Problem,
+    Put,
+    QueueInfo,
+    Service,
+    Statistics,
+)
+from capellini.node.rates import Rate
+from capellini.queues.catalog import Catalog, QueueRecord
+from capellini.queues.events import Events
+from capellini.queues.work import pointers as pointing
+from capellini.queues.work.block import check, pack
+from capellini.queues.work.looking import Looking
+from capellini.queues.work.place import Gone, Place
+from capellini.queues.work.queue import Held, WorkQueue
+from capellini.queues.work.reading import Taken
+from capellini.queues.work.shelf import Room
+from capellini.store.interface import Store
+
+T = TypeVar("T")
+MAX_OPEN: Final = 5_000  # queues whose state a node keeps in memory
+GONE_TRIES: Final = 4  # generations that one call may meet while the queue is purged again and again
+_ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
+STALE: Final = Problem(Stale.name, "the receipt is of an earlier delivery, or the message is gone")
+
+
+class Broker(Service):
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        random: Chance,
+        node_name: str = "node",
+        events: Events | None = None,
+        max_skew_s: float = 0.5,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.random = random
+        self.node_name = node_name
+        self.events = events or Events(clock)
+        self.max_skew_s = max_skew_s
+        self.catalog = Catalog(store, clock, random)
+        self.room = Room()
+        self.open_queues: OrderedDict[tuple[str, int], WorkQueue] = OrderedDict()
+        self.rates: dict[str, dict[str, Rate]] = {}
+        self.repaired_by: Callable[[str], Awaitable[str | None]] | None = None  # set by maintenance
+
+    # Queues
+
+    async def create(self, name: str, kind: str = "work", options: Mapping[str, Any] | None = None) -> QueueInfo:
+        return (await self.catalog.create(name, kind, options)).info()
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[QueueInfo]:
+        _in_range("limit", limit, 1, 1_000)
+        return [record.info() for record in await self.catalog.queues(prefix, after, limit)]
+
+    async def show(self, name: str) -> QueueInfo:
+        return (await self.catalog.show(name)).info()
+
+    async def change(self, name: str, options: Mapping[str, Any]) -> QueueInfo:
+        return (await self.catalog.change(name, options)).info()
+
+    async def pause(self, name: str, puts: bool | None = None, gets: bool | None = None) -> QueueInfo:
+        return (await self.catalog.pause(name, puts, gets)).info()
+
+    async def purge(self, name: str) -> QueueInfo:
+        return (await self.catalog.purge(name)).info()
+
+    async def delete(self, name: str) -> None:
+        await self.catalog.delete(name)
+
+    # Finding the queue
+
+    def opened(self, record: QueueRecord) -> WorkQueue:
+        """The queue's generation in this node, as the record describes it."""
+        key = (record.name, record.generation)
+        queue = self.open_queues.get(key)
+        if queue is None:
+            queue = self._open(record)
+            self.open_queues[key] = queue
+            while len(self.open_queues) > MAX_OPEN:
+                self.open_queues.popitem(last=False)[1].place.shelf.clear()
+        else:
+            self.open_queues.move_to_end(key)
+            queue.place.options = record.options
+        return queue
+
+    def _open(self, record: QueueRecord) -> WorkQueue:
+        place = Place(
+            self.store,
+            self.clock,
+            self.random,
+            self.events,
+            self.room,
+            record.name,
+            record.generation,
+            record.secret_bytes,
+            record.options,
+            self.max_skew_s,
+        )
+
+        async def current() -> None:
+            now = await self.catalog.live(record.name)
+            if now.generation != record.generation:
+                raise Gone("this queue was deleted or purged")
+            now.require_gets()
+
+        return WorkQueue(place, current, self._put_moved)
+
+    def old_generation(self, name: str, generation: int, bucket_size: int) -> WorkQueue:
+        """A generation that is over, to be cleared."""
+        self.open_queues.pop((name, generation), None)
+        return self._open(QueueRecord(name, "work", generation, WorkOptions(bucket_size=bucket_size), 0.0, ""))
+
+    async def _with(self, name: str, act: Callable[[QueueRecord, WorkQueue], Awaitable[T]]) -> T:
+        """Do it with the queue's living generation; if that is over meanwhile, with the next."""
+        record = await self.catalog.live(name)
+        for _ in range(GONE_TRIES):
+            try:
+                return await act(record, self.opened(record))
+            except Gone:
+                self._forget(record)
+                before, record = record, await self.catalog.show(name)
+                if record.generation == before.generation:
+                    await self.clock.sleep(0.05)
+        raise NotFound(f"there is no queue {name}: it was deleted or purged meanwhile")
+
+    def _forget(self, record: QueueRecord) -> None:
+        queue = self.open_queues.pop((record.name, record.generation), None)
+        if queue is not None:
+            queue.place.shelf.clear()
+
+    def _count(self, name: str, what: str, count: int) -> None:
+        rates = self.rates.get(name)
+        if rates is None:
+            rates = self.rates[name] = {"puts": Rate(), "gets": Rate(), "acks": Rate()}
+        rates[what].add(count, self.clock.elapsed_s())
+
+    # Putting
+
+    async def put(self, name: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
+        _batch("messages", len(messages))
+
+        async def act(record: QueueRecord, queue: WorkQueue) -> list[Put | Problem]:
+            record.require_puts()
+            results: list[Put | Problem | None] = [None] * len(messages)
+            plain: list[int] = []
+            keyed: list[int] = []
+            for index, message in enumerate(messages):
+                try:
+                    check_message(message, record.options.body_limit)
+                except Invalid as error:
+                    results[index] = Problem.of(error)
+                else:
+                    (plain if message.key is None else keyed).append(index)
+            if plain:
+                ids = await queue.put(pack([_entry(messages[index]) for index in plain]))
+                numbers = [id for first, count in ids for id in range(first, first + count)]
+                for index, id in zip(plain, numbers, strict=True):
+                    results[index] = Put(str(id))
+            if keyed:
+                await asyncio.gather(*[self._put_keyed(queue, messages[index], index, results) for index in keyed])
+            self._count(name, "puts", len(messages))
+            return [result for result in results if result is not None]
+
+        return await self._with(name, act)
+
+    async def _put_keyed(
+        self, queue: WorkQueue, message: NewMessage, index: int, results: list[Put | Problem | None]
+    ) -> None:
+        assert message.key is not None
+        try:
+            id, duplicate = await queue.put_once(message.key, pack([_entry(message)]))
+            results[index] = Put(str(id), duplicate)
+        except Gone:
+            raise
+        except CapelliniError as error:
+            results[index] = Problem.of(error)
+
+    async def put_block(self, name: str, entries: bytes) -> list[tuple[int, int]]:
+        async def act(record: QueueRecord, queue: WorkQueue) -> list[tuple[int, int]]:
+            record.require_puts()
+            packed = check(entries, record.options.body_limit)
+            ids = await queue.put(packed)
+            self._count(name, "puts", packed.count)
+            return ids
+
+        return await self._with(name, act)
+
+    async def _put_moved(self, target: str, key: str, entry: Entry) -> None:
+        packed = pack([entry])
+        await self._with(target, lambda record, queue: queue.put_moved(key, packed))
+
+    # Getting
+
+    async def take(
+        self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None
+    ) -> list[Parcel]:
+        _in_range("count", count, 1, MAX_BATCH)
+        _in_range("wait_s", wait_s, 0, MAX_WAIT_S)
+        if visibility_s is not None:
+            _in_range("visibility_s", visibility_s, 0.1, MAX_VISIBILITY_S)
+        deadline_s = self.clock.elapsed_s() + wait_s
+
+        async def act(record: QueueRecord, queue: WorkQueue) -> list[Parcel]:
+            record.require_gets()
+            left_s = max(0.0, deadline_s - self.clock.elapsed_s())
+            taken = await queue.take(count, left_s, visibility_s)
+            if taken:
+                self._count(name, "gets", sum([one.count for one in taken]))
+            return [_parcel(record.generation, queue.place.secret, one) for one in taken]
+
+        return await self._with(name, act)
+
+    async def get(
+        self, name: str, count: int = 1, wait_s: float = 0.0, visibility_s: float | None = None
+    ) -> list[Delivery]:
+        deliveries: list[Delivery] = []
+        for parcel in await self.take(name, count, wait_s, visibility_s):
+            receipts = receipts_of(parcel.generation, parcel.first, parcel.count, parcel.version, parcel.code)
+            for index, entry in enumerate(_ENTRIES.decode(parcel.entries)):
+                deliveries.append(
+                    Delivery(
+                        id=str(parcel.first + index),
+                        receipt=receipts[index],
+                        body=entry.body,
+                        attributes=entry.attributes or {},
+                        put_at=parcel.put_at_ms / 1000,
+                        deliveries=parcel.version,
+                        visible_at=parcel.visible_at_ms / 1000,
+                    )
+                )
+        return deliveries
+
+    # Holding
+
+    async def ack(self, name: str, receipts: Sequence[str]) -> list[Done | Problem]:
+        _batch("receipts", len(receipts))
+
+        async def act(record: QueueRecord, queue: WorkQueue) -> list[Done | Problem]:
+            held, results, places = _held(receipts, record, queue.place)
+            for index, runs in zip(places, await queue.ack(held), strict=True):
+                results[index] = Done() if runs else STALE
+            self._count(name, "acks", len(held))
+            return _all(results)
+
+        return await self._with(name, act)
+
+    async def ack_parcels(self, name: str, acks: Sequence[ParcelAck]) -> list[list[tuple[int, int]]]:
+        _batch("parcels", len(acks))
+
+        async def act(record: QueueRecord, queue: WorkQueue) -> list[list[tuple[int, int]]]:
+            place = queue.place
+            held: list[Held] = []
+            of: list[int] = []
+            for index, ack in enumerate(acks):
+                if ack.generation != record.generation:
+                    continue
+                if ack.code != code_of(place.secret, ack.generation, ack.first, ack.count, ack.version):
+                    raise Invalid("a receipt is not of this queue, or was altered")
+                for offset, count in ack.ranges:
+                    if not (0 <= offset and 0 < count <= ack.count - offset):
+                        raise Invalid("a range of a parcel lies outside of it")
+                    held.append(Held(ack.first + offset, count, ack.version))
+                    of.append(index)
+            results: list[list[tuple[int, int]]] = [[] for _ in acks]
+            for index, runs in zip(of, await queue.ack(held), strict=True):
+                first = acks[index].first
+                results[index] += [(start - first, count) for start, count in runs]
+            self._count(name, "acks", sum([one.count for one in held]))
+            return results
+
+        return await self._with(name, act)
+
+    async def nack(self, name: str, items: Sequence[NackItem]) -> list[Done | Problem]:
+        _batch("items", len(items))
+
+        async def act(record: QueueRecord, queue: WorkQueue) -> list[Done | Problem]:
+            held, results, places = _held([item.receipt for item in items], record, queue.place)
+            delays: list[float | None] = []
+            for position, index in reversed(list(enumerate(places))):
+                delay = items[index].delay_s
+                if delay is not None and not 0 <= delay <= MAX_DELAY_S:
+                    results[index] = Problem(Invalid.name, f"delay_s goes from 0 to {MAX_DELAY_S:g}, not {delay!r}")
+                    del held[position], places[position]
+                else:
+                    delays.insert(0, delay)
+            for index, at_ms in zip(places, await queue.nack(held, delays), strict=True):
+                results[index] = STALE if at_ms is None else Done(at_ms / 1000)
+            return _all(results)
+
+        return await self._with(name, act)
+
+    async def extend(self, name: str, items: Sequence[ExtendItem]) -> list[Done | Problem]:
+        _batch("items", len(items))
+
+        async def act(record: QueueRecord, queue: WorkQueue) -> list[Done | Problem]:
+            held, results, places = _held([item.receipt for item in items], record, queue.place)
+            seconds: list[float] = []
+            for position, index in reversed(list(enumerate(places))):
+                visibility_s = items[index].visibility_s
+                if not 0.1 <= visibility_s <= MAX_VISIBILITY_S:
+                    says = f"visibility_s goes from 0.1 to {MAX_VISIBILITY_S:g}, not {visibility_s!r}"
+                    results[index] = Problem(Invalid.name, says)
+                    del held[position], places[position]
+                else:
+                    seconds.insert(0, visibility_s)
+            for index, at_ms in zip(places, await queue.extend(held, seconds), strict=True):
+                results[index] = STALE if at_ms is None else Done(at_ms / 1000)
+            return _all(results)
+
+        return await self._with(name, act)
+
+    # Looking
+
+    async def statistics(self, name: str) -> Statistics:
+        record = await self.catalog.live(name)
+        counted = await Looking(self.opened(record).place).count()
+        dead = 0
+        if record.options.dead_letters:
+            dead = len(await self.dead(name, MAX_BATCH))
+        now_s = self.clock.elapsed_s()
+        rates = self.rates.get(name, {})
+        oldest = counted.oldest_put_ms
+        return Statistics(
+            ready=counted.ready,
+            in_flight=counted.in_flight,
+            delayed=counted.delayed,
+            dead=dead,
+            oldest_age_s=None if oldest is None else max(0.0, self.clock.now_s() - oldest / 1000),
+            puts_per_s=rates["puts"].per_s(now_s) if rates else 0.0,
+            gets_per_s=rates["gets"].per_s(now_s) if rates else 0.0,
+            acks_per_s=rates["acks"].per_s(now_s) if rates else 0.0,
+            exact=("ready", "in_flight", "delayed", "oldest_age_s") if counted.exact else ("in_flight", "oldest_age_s"),
+        )
+
+    async def peek(self, name: str, count: int = 10, after: str = "") -> list[Peeked]:
+        _in_range("count", count, 1, MAX_BATCH)
+        record = await self.catalog.live(name)
+        return await Looking(self.opened(record).place).peek(count, _id(after))
+
+    async def dead(self, name: str, count: int = 100, after: str = "") -> list[Peeked]:
+        _in_range("count", count, 1, MAX_BATCH)
+        letters = await self._letters(name)
+        return await Looking(self.opened(letters).place).peek(count, _id(after), origin=name)
+
+    async def redrive(self, name: str, count: int | None = None) -> int:
+        if count is not None:
+            _in_range("count", count, 1, 1_000_000_000)
+        return await self.opened(await self._letters(name)).redrive(name, count)
+
+    async def _letters(self, name: str) -> QueueRecord:
+        record = await self.catalog.live(name)
+        if not record.options.dead_letters:
+            raise NotFound(f"{name} has no dead letters: set its options delivery_limit and dead_letters first")
+        return await self.catalog.live(record.options.dead_letters)
+
+    async def buckets(self, name: str, limit: int = 100) -> list[BucketView]:
+        _in_range("limit", limit, 1, 1_000)
+        return await Looking(self.opened(await self.catalog.live(name)).place).buckets(limit)
+
+    async def pointers(self, name: str) -> PointersView:
+        record = await self.catalog.live(name)
+        repaired_by = await self.repaired_by(name) if self.repaired_by is not None else None
+        return await Looking(self.opened(record).place).pointers(repaired_by)
+
+    async def move_repair(self, name: str, bucket: int) -> PointersView:
+        _in_range("repair", bucket, 0, 1 << 53)
+        place = self.opened(await self.catalog.live(name)).place
+        await place.pointers.change(lambda now: (pointing.back_to(now, bucket), None))
+        return await self.pointers(name)
+
+    async def message(self, name: str, id: str) -> MessageView:
+        return await Looking(self.opened(await self.catalog.live(name)).place).message(_id(id, required=True))
+
+    # The end
+
+    def stop_waiting(self) -> None:
+        """Long polls end now."""
+        for queue in self.open_queues.values():
+            queue.getting.stop_waiting()
+
+    async def close(self) -> None:
+        await asyncio.gather(*[queue.close() for queue in list(self.open_queues.values())])
+        self.events.close()
+
+
+def _entry(message: NewMessage) -> Entry:
+    return Entry(message.body, message.attributes or None, int(message.delay_s * 1000))
+
+
+def _parcel(generation: int, secret: bytes, taken: Taken) -> Parcel:
+    block = taken.block
+    entries = block.part(taken.first, taken.first + taken.count)
+    code = code_of(secret, generation, taken.first, taken.count, taken.version)
+    return Parcel(
+        generation, taken.first, taken.count, taken.version, code, block.put_at_ms, taken.until_ms, msgspec.Raw(entries)
+    )
+
+
+def _held(
+    receipts: Sequence[str], record: QueueRecord, place: Place
+) -> tuple[list[Held], list[Done | Problem | None], list[int]]:
+    """The holds that these receipts prove, a problem for each that proves none, and the place of each hold among the receipts."""
+    held: list[Held] = []
+    results: list[Done | Problem | None] = [None] * len(receipts)
+    places: list[int] = []
+    codes: dict[tuple[int, int, int], bytes] = {}
+    for index, text in enumerate(receipts):
+        try:
+            receipt = parse_receipt(text)
+        except Invalid as error:
+            results[index] = Problem.of(error)
+            continue
+        if receipt.generation != record.generation:
+            results[index] = STALE
+        elif receipt.code != _code(codes, place, receipt):
+            results[index] = Problem(Invalid.name, "the receipt is not of this queue, or was altered")
+        else:
+            held.append(Held(receipt.id, 1, receipt.version))
+            places.append(index)
+    return held, results, places
+
+
+def _code(codes: dict[tuple[int, int, int], bytes], place: Place, receipt: Receipt) -> bytes:
+    key = (receipt.first, receipt.count, receipt.version)
+    code = codes.get(key)
+    if code is None:
+        code = codes[key] = code_of(place.secret, receipt.generation, *key)
+    return code
+
+
+def _all(results: list[Done | Problem | None]) -> list[Done | Problem]:
+    return [result for result in results if result is not None]
+
+
+def _batch(what: str, count: int) -> None:
+    if not 1 <= count <= MAX_BATCH:
+        raise Invalid(f"a call takes 1 to {MAX_BATCH} {what}, not {count}")
+
+
+def _in_range(what: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise Invalid(f"{what} goes from {least:g} to {most:g}, not {value!r}")
+
+
+def _id(text: str, required: bool = False) -> int:
+    if not text and not required:
+        return -1
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise Invalid(f"{text[:40]!r} is not a message id")
+    return int(text)
+
+

@@ -1,0 +1,35 @@
+"""What condition a node is in: may it take work, and if not, why. One small value that readiness, gate and metrics
+read.
+
+    draining   told to stop: takes no new work, finishes what was begun
+    down       the store does not answer
+    full       the store's disk is full: nothing new, but acks still go through
+    skewed     the clocks of store and node are too far apart for due times to be kept
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class Condition(msgspec.Struct, frozen=True):
+    draining: bool = False
+    down: str | None = None
+    full: str | None = None
+    skewed: str | None = None
+    skew_s: float = 0.0
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the node is not ready, in sentences; empty when it is."""
+        found = [says for says in (self.down, self.full, self.skewed) if says]
+        return ["the node is draining", *found] if self.draining else found
+
+    @property
+    def ready(self) -> bool:
+        return not (self.draining or self.down or self.full or self.skewed)
+
+
+GOOD: Final = Condition()

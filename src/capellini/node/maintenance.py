@@ -1,0 +1,149 @@
+"""What a node does beside serving: beats its lease, repairs the queues that are assigned to it, clears what deleted queues left.
+
+    every TURN_S: look at the leases ──▶ end those that are silent ──▶ take a fair share of the queues ──▶ repair each of them
+                  what is left of deleted generations is cleared by whoever owns the item "leftovers"
+
+A queue in which nothing is to be done is looked at less often. Nothing here is needed for correctness: a node that stalls in the middle does no
+harm when it wakes, since every step is a compare-and-set on the bucket's own state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol, runtime_checkable
+
+from capellini.model.clock import Chance, Clock
+from capellini.model.errors import CapelliniError, Conflict, StoreError
+from capellini.node.broker import Broker
+from capellini.queues.assignments import Assignments
+from capellini.queues.catalog import QueueRecord
+from capellini.queues.lease import Lease, Watcher
+from capellini.queues.work.place import Gone
+from capellini.store.interface import Store
+
+TURN_S: Final = 1.0
+LOOK_TURNS: Final = 3  # leases and shares are looked at every so many turns
+IDLE_S: Final = 8.0  # between two looks at a queue in which nothing is to be done
+SWEEP_S: Final = 20.0  # between two sweeps of expired rows, for stores that do not do it themselves
+SWEEP_ROWS: Final = 2_000
+LEFTOVERS: Final = "leftovers"  # an item beside the queues' names; a queue's item begins with "queue:"
+log: Final = logging.getLogger("capellini.maintenance")
+
+
+@runtime_checkable
+class Sweeps(Protocol):
+    """A store that removes expired rows when asked."""
+
+    async def sweep(self, limit: int) -> object: ...
+
+
+class Maintenance:
+    """`alone`: no other process can have this store open."""
+
+    def __init__(
+        self, store: Store, clock: Clock, random: Chance, broker: Broker, *, address: str = "", alone: bool = False
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._broker = broker
+        self._alone = alone
+        self.lease = Lease(store, clock, random, broker.node_name, address)
+        self.watcher = Watcher(store, clock, random)
+        self.assignments = Assignments(store, clock, random, self.lease, self.watcher, "repair")
+        self.owned: set[str] = set()
+        self._records: dict[str, QueueRecord] = {}
+        self._next_s: dict[str, float] = {}
+        self._swept_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+        broker.repaired_by = self._repaired_by
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._turns())
+
+    async def stop(self) -> None:
+        """Give everything back: others may take over at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        try:
+            await self.lease.stop()
+        except StoreError as error:
+            log.info("the lease was not given back: %s", error)
+
+    async def _repaired_by(self, name: str) -> str | None:
+        return (await self.assignments.owner(f"queue:{name}")).node or None
+
+    async def _turns(self) -> None:
+        turn = 0
+        while True:
+            try:
+                if not self.lease.valid():
+                    self.owned.clear()
+                    await self.lease.start(alone=self._alone)
+                if turn % LOOK_TURNS == 0:
+                    await self._share()
+                await self._repair()
+                if LEFTOVERS in self.owned and turn % LOOK_TURNS == 0:
+                    await self._clear()
+                await self._sweep()
+            except Conflict as error:
+                log.error("%s", error)
+                await self._clock.sleep(10.0)
+            except CapelliniError as error:
+                log.debug("maintenance goes on later: %s", error)
+            turn += 1
+            await self._clock.sleep(self._random.uniform(TURN_S * 0.8, TURN_S * 1.2))
+
+    async def _share(self) -> None:
+        """Which queues are this node's to repair?"""
+        await self.watcher.look()
+        for node in self.watcher.silent():
+            if node != self.lease.node:
+                await self.watcher.end(node)
+        self._records = {f"queue:{record.name}": record for record in await self._all_queues()}
+        taken, give_up = await self.assignments.turn([*self._records, LEFTOVERS])
+        self.owned |= set(taken)
+        for item in give_up:
+            self.owned.discard(item)
+            await self.assignments.give_up(item)
+        rows = await self.assignments.list()
+        self.owned = {item for item, row in rows.items() if self.assignments.mine(row)}
+
+    async def _all_queues(self) -> list[QueueRecord]:
+        records: list[QueueRecord] = []
+        while page := await self._broker.catalog.queues(after=records[-1].name if records else ""):
+            records += page
+        return records
+
+    async def _repair(self) -> None:
+        now_s = self._clock.elapsed_s()
+        for item in sorted(self.owned):
+            record = self._records.get(item)
+            if record is None or self._next_s.get(item, 0.0) > now_s or not self.lease.valid():
+                continue
+            try:
+                queue = self._broker.opened(record)
+                await queue.repair.step()
+                pointers = queue.place.pointers.seen
+                idle = pointers is None or not pointers.listed
+                self._next_s[item] = now_s + (IDLE_S if idle else 0.0)
+            except Gone:
+                continue
+            except StoreError as error:
+                log.debug("repair of %s goes on later: %s", record.name, error)
+
+    async def _clear(self) -> None:
+        for name, generation, bucket_size in await self._broker.catalog.leftovers():
+            queue = self._broker.old_generation(name, generation, bucket_size)
+            if await queue.repair.clear():
+                await self._broker.catalog.cleared(name, generation)
+                log.info("what generation %d of %s left is cleared", generation, name)
+
+    async def _sweep(self) -> None:
+        now_s = self._clock.elapsed_s()
+        if isinstance(self._store, Sweeps) and now_s - self._swept_s >= SWEEP_S:
+            self._swept_s = now_s
+            await self._store.sweep(SWEEP_ROWS)

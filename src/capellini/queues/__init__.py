@@ -1,0 +1,1 @@
+"""The queue algorithms: pure decisions and thin shells around a store."""

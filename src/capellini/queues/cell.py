@@ -1,0 +1,254 @@
+"""One record changed by grouped compare-and-set.
+
+Callers hand in commands: pure functions from the state to (state after, answer). All commands that wait when a round
+begins are applied one after another and written by ONE compare-and-set; the next round begins when it is over.
+
+    change(a) ─┐
+    change(b) ─┼─▶ state ─a─▶ ─b─▶ ─c─▶ state' ──compare-and-set──▶ applied: everyone gets their answer
+    change(c) ─┘                                       └─▶ refused: learn the current state, decide again (bounded,
+    with backoff)
+
+- The first attempt uses the state remembered from last time: an undisturbed change is one request and one round; a
+  stale memory costs one more.
+- Lost answers: the row's `token` column names the last changes, newest first, and the same compare-and-set is
+  repeated until it is known whether it was done (`trail` says how).
+- Cancelling one caller never cancels the batch it is in: callers wait on futures of their own.
+- A command that raises concerns its caller only. Answers that change nothing, and errors, stand only when they were
+  decided on a state that was read or learned after the command came in, or that the group's compare-and-set has
+  proved to be current; never on an old memory.
+- A store that is away for a moment is asked again, a few times: nothing was changed. After Unknown all is forgotten,
+  and read anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from capellini.model.clock import Chance, Clock
+from capellini.model.errors import CapelliniError, Full, Overloaded, Unavailable, Unknown
+from capellini.queues.trail import TOKEN, backoff_s, follow, names_of, new_name, settle_named, text_of
+from capellini.store.interface import Cas, Change, Key, Level, Slice, Store, Table, Value
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+MAX_ATTEMPTS: Final = 24  # refused rounds before a group gives up; with the pauses below some 3 s
+UNAVAILABLE_ATTEMPTS: Final = 3  # each may take a whole time-out, and callers can try another node
+MAX_GROUP: Final = 4_096  # commands in one compare-and-set: bounds the time that pure decisions hold the loop
+Command = Callable[[S], tuple[S, Any]]
+
+
+class _Waiting(Generic[S]):
+    __slots__ = ("answer", "command", "fresh")
+
+    def __init__(self, command: Command[S], fresh: bool, answer: asyncio.Future[Any]) -> None:
+        self.command = command
+        self.fresh = fresh
+        self.answer = answer
+
+
+class Cell(Generic[S]):
+    """`key` None: the static row. `columns` hold the state; the column `token` is the cell's own. `guard` sees the
+    raw values whenever they are learned and raises when the row must not be used. `absent`: columns that must have no
+    value for any change to happen."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        random: Chance,
+        table: Table,
+        partition: Key,
+        key: Key | None,
+        columns: tuple[str, ...],
+        decode: Callable[[dict[str, Value]], S],
+        encode: Callable[[S], dict[str, Value]],
+        *,
+        guard: Callable[[dict[str, Value]], None] | None = None,
+        level: Level = Level.SERIAL,
+        absent: tuple[str, ...] = (),
+        ttl_s: int | None = None,
+        sync: bool = True,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._table = table
+        self._partition = partition
+        self._key = key
+        self._columns = columns
+        self._decode = decode
+        self._encode = encode
+        self._guard = guard
+        self._ttl_s = ttl_s
+        self._level = level
+        self._absent = absent
+        self._ttl_s = ttl_s
+        self._sync = sync
+        self._waiting: list[_Waiting[S]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._known = False
+        self._token: str | None = None
+        self.seen: S | None = None
+        self.seen_at_s = 0.0  # elapsed time at which a read or a change that taught `seen` was sent
+        self.mark = 0  # rises whenever something is learned
+        self.retries = 0  # refused compare-and-sets
+        self.resolved: dict[str, int] = {}  # lost answers, by how they came out: done, not_done, unknown
+
+    @property
+    def busy(self) -> bool:
+        return self._task is not None
+
+    def learn(self, values: dict[str, Value], mark: int | None = None, sent_at_s: float | None = None) -> None:
+        """Raw values that were read elsewhere. `mark`: the cell's mark when that read was sent; what was learned
+        since is newer."""
+        if mark is not None and mark != self.mark:
+            return
+        self.mark += 1
+        self._known = False
+        if self._guard is not None:
+            self._guard(values)
+        self._token = text_of(values, TOKEN)
+        self.seen = self._decode(values)
+        self.seen_at_s = self._clock.elapsed_s() if sent_at_s is None else sent_at_s
+        self._known = True
+
+    def forget(self) -> None:
+        """The next change reads first."""
+        self._known = False
+
+    async def read(self) -> S:
+        """The state as a quorum has it now."""
+        mark, sent_at_s = self.mark, self._clock.elapsed_s()
+        if self._key is None:
+            page = await self._store.read(Slice(self._table, self._partition, limit=0))
+            values = page.static
+        else:
+            page = await self._store.read(Slice(self._table, self._partition, start=self._key, limit=1))
+            values = page.rows[0].values if page.rows and page.rows[0].key == self._key else {}
+        self.learn(values, mark, sent_at_s)
+        state = self.seen
+        assert state is not None
+        return state
+
+    async def change(self, command: Callable[[S], tuple[S, T]], *, fresh: bool = True) -> T:
+        """Apply the command; its answer. It may be called several times, on newer states. One that gives back the
+        very state it got changes nothing; its answer then stands on a state read after this call began, unless
+        `fresh` is false."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(command, fresh, answer))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._rounds())
+        result: T = await answer
+        return result
+
+    async def _rounds(self) -> None:
+        group: list[_Waiting[S]] = []
+        try:
+            while self._waiting:
+                group = [one for one in self._waiting[:MAX_GROUP] if not one.answer.done()]
+                del self._waiting[:MAX_GROUP]
+                try:
+                    await self._round(group)
+                except Exception as error:  # whatever it was, the callers hear of it
+                    _fail(group, error)
+        finally:  # there is somebody left only when this task was ended from outside: nobody waits for ever
+            self._task = None
+            _fail(group, Unknown("this node is stopping: it may have been done"))
+            _fail(self._waiting, Unavailable("this node is stopping: nothing was changed"))
+            self._waiting.clear()
+
+    async def _round(self, group: list[_Waiting[S]]) -> None:
+        fresh = False  # was the state learned after all of the group had come in
+        began_s = self._clock.elapsed_s()
+        away = 0
+        for attempt in range(MAX_ATTEMPTS):
+            try:
+                if not self._known:
+                    await self.read()
+                    fresh = self.seen_at_s >= began_s  # else what was learned meanwhile is older than that
+                if not self._known:  # somebody else's knowledge overtook ours and was refused by the guard
+                    continue
+                before = self.seen
+                assert before is not None
+                state, answers = self._decide(before, group)
+                if state is before and not fresh and any(one.fresh for one in group):
+                    self._known = False
+                    continue
+                if state is before or await self._write(state):
+                    _tell(group, answers)
+                    return
+                fresh = True
+                self.retries += 1
+            except Unavailable as error:
+                away += 1
+                if away == UNAVAILABLE_ATTEMPTS or isinstance(error, Full):
+                    raise
+            if pause_s := backoff_s(attempt + 1, self._random):
+                await self._clock.sleep(pause_s)
+        raise Overloaded("too many nodes change the same record at once: nothing was changed, try again")
+
+    def _decide(self, state: S, group: list[_Waiting[S]]) -> tuple[S, list[Any]]:
+        answers: list[Any] = []
+        for one in group:
+            try:
+                state, answer = one.command(state)
+            except Exception as error:
+                answer = error
+            answers.append(answer)
+        return state, answers
+
+    async def _write(self, state: S) -> bool:
+        """One compare-and-set until its outcome is known."""
+        before, mine = self._token, new_name(self._random)
+        token = follow(before, mine)
+        change = Change(
+            self._key, {TOKEN: before, **dict.fromkeys(self._absent)}, {**self._encode(state), TOKEN: token}
+        )
+        cas = Cas(self._table, self._partition, (change,), ttl_s=self._ttl_s, level=self._level, sync=self._sync)
+        sent_at_s = self._clock.elapsed_s()
+        try:
+            outcome = await settle_named(self._store, self._clock, cas, self._key, before, mine)
+        except Unknown:
+            self._known = False
+            self._resolve("unknown")
+            raise
+        if outcome.lost:
+            self._resolve("done" if outcome.applied else "not_done")
+        if not outcome.applied:
+            self.learn(outcome.rows.get(self._key, {}))
+            return False
+        self.mark += 1
+        shown = names_of(text_of(outcome.rows.get(self._key, {}), TOKEN))
+        if shown and shown[0] != mine:  # done, but others have changed it since: what was written is not the state now
+            self._known = False
+        else:
+            self._token, self.seen, self._known, self.seen_at_s = token, state, True, sent_at_s
+        return True
+
+    def _resolve(self, how: str) -> None:
+        self.resolved[how] = self.resolved.get(how, 0) + 1
+
+
+def _tell(group: list[_Waiting[S]], answers: list[Any]) -> None:
+    for one, answer in zip(group, answers, strict=True):
+        if one.answer.done():
+            continue
+        if isinstance(answer, Exception):
+            one.answer.set_exception(answer)
+        else:
+            one.answer.set_result(answer)
+
+
+def _fail(group: list[_Waiting[S]], error: Exception) -> None:
+    """Each caller raises an error of its own: a shared one would gather everybody's traceback."""
+    for one in group:
+        if not one.answer.done():
+            own = (
+                type(error)(error.says, retry_after_s=error.retry_after_s)
+                if isinstance(error, CapelliniError)
+                else error
+            )
+            one.answer.set_exception(own)

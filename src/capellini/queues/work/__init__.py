@@ -1,0 +1,1 @@
+"""The `work` kind: buckets of ids, claims by compare-and-set, repair."""

@@ -1,0 +1,143 @@
+"""Blocks: the messages of one group commit that fell into one bucket, stored as one row and shipped as they are stored.
+
+    stored value:  put_at_ms 8 B | flags 1 B | MessagePack array of entries [body, attributes or nil, delay_ms, origin]
+
+The server makes no object per message on the way through: arrays are joined and cut as bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from capellini.model.errors import Invalid, TooLarge
+from capellini.model.message import MAX_BATCH, Entry, NewEntry, attributes_problem
+
+_HEAD: Final = struct.Struct(">QB")
+DELAYED: Final = 1  # flag: some entry has a delay
+MOVED: Final = 2  # flag: some entry has an origin
+
+_NEW: Final = msgspec.msgpack.Decoder(list[NewEntry])
+_ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
+_RAW: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """Entries on their way in: the elements of a MessagePack array without its head."""
+
+    count: int
+    elements: bytes
+    flags: int = 0
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Messages first .. first+count-1 of a queue, all in one bucket."""
+
+    first: int
+    count: int
+    put_at_ms: int
+    flags: int
+    entries: bytes  # a MessagePack array
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
+    def read(self) -> list[Entry]:
+        return _ENTRIES.decode(self.entries)
+
+    def part(self, first: int, end: int) -> bytes:
+        """The entries of ids first .. end-1 as a MessagePack array."""
+        if first == self.first and end == self.end:
+            return self.entries
+        raws = _RAW.decode(self.entries)[first - self.first : end - self.first]
+        return array_head(len(raws)) + b"".join(bytes(raw) for raw in raws)
+
+    def dues_ms(self) -> list[int] | None:
+        """When each message can first be had; None when that is at once for all."""
+        if not self.flags & DELAYED:
+            return None
+        return [self.put_at_ms + entry.delay_ms if entry.delay_ms else 0 for entry in self.read()]
+
+
+def array_head(count: int) -> bytes:
+    if count < 16:
+        return bytes((0x90 | count,))
+    return b"\xdc" + count.to_bytes(2, "big") if count < 65_536 else b"\xdd" + count.to_bytes(4, "big")
+
+
+def _head_bytes(count: int) -> int:
+    return 1 if count < 16 else 3 if count < 65_536 else 5
+
+
+def pack(entries: Sequence[Entry | NewEntry]) -> Packed:
+    """From entries that were checked before."""
+    flags = 0
+    for entry in entries:
+        if entry.delay_ms:
+            flags |= DELAYED
+        if isinstance(entry, Entry) and entry.origin is not None:
+            flags |= MOVED
+    return Packed(len(entries), msgspec.msgpack.encode(entries)[_head_bytes(len(entries)) :], flags)
+
+
+def check(data: bytes, body_limit: int) -> Packed:
+    """Entries as a caller sent them. Raises Invalid or TooLarge: nothing of them is put then."""
+    try:
+        entries = _NEW.decode(data)
+    except msgspec.MsgspecError as error:
+        raise Invalid(f"this is not a MessagePack array of [body, attributes or nil, delay_ms]: {error}") from None
+    count = len(entries)
+    if not 1 <= count <= MAX_BATCH:
+        raise Invalid(f"a batch has 1 to {MAX_BATCH} messages, not {count}")
+    if max([len(entry.body) for entry in entries]) > body_limit:
+        raise TooLarge(f"a body in this batch is larger than the {body_limit} bytes that this queue takes")
+    flags = 0
+    for entry in entries:
+        if entry.attributes and (problem := attributes_problem(entry.attributes)):
+            raise Invalid(problem)
+        if entry.delay_ms:
+            flags |= DELAYED
+    head = _head_bytes(count)
+    if data[:head] != array_head(count):  # a longer form of the head than needed: say it the short way
+        return Packed(count, msgspec.msgpack.encode(entries)[head:], flags)
+    return Packed(count, data[head:], flags)
+
+
+def joined(parts: Sequence[Packed]) -> Packed:
+    if len(parts) == 1:
+        return parts[0]
+    flags = 0
+    for part in parts:
+        flags |= part.flags
+    return Packed(sum([part.count for part in parts]), b"".join([part.elements for part in parts]), flags)
+
+
+def cut(packed: Packed, at: int) -> tuple[Packed, Packed]:
+    """The first `at` entries, and the others."""
+    raws = [bytes(raw) for raw in _RAW.decode(array_head(packed.count) + packed.elements)]
+    return (
+        Packed(at, b"".join(raws[:at]), packed.flags),
+        Packed(packed.count - at, b"".join(raws[at:]), packed.flags),
+    )
+
+
+def tail(packed: Packed) -> Packed:
+    """Nothing, after all of it."""
+    return Packed(0, b"", packed.flags)
+
+
+def block_of(first: int, packed: Packed, put_at_ms: int) -> Block:
+    return Block(first, packed.count, put_at_ms, packed.flags, array_head(packed.count) + packed.elements)
+
+
+def encode(block: Block) -> bytes:
+    return _HEAD.pack(block.put_at_ms, block.flags) + block.entries
+
+
+def decode(first: int, count: int, value: bytes) -> Block:
+    put_at_ms, flags = _HEAD.unpack_from(value)
+    return Block(first, count, put_at_ms, flags, value[_HEAD.size :])

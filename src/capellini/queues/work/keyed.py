@@ -1,0 +1,98 @@
+"""Keys: the one mechanism that makes puts happen once. Idempotent puts use it, and so do moves between queues.
+
+    key row (queue, generation, key) ──names──▶ id
+
+A put with a key: claim the key row for a new id by compare-and-set, then write the message under that id. Whoever comes later with the same key
+(a retry, any node, any time in the window, also after the bucket was dropped) finds the id and settles what became of it before using another:
+
+    the message is written      pin it by compare-and-set, so that its slow writer cannot void it any more: that was the put
+    it is not written           void the id by compare-and-set; voided: it never becomes a message, the key may name a new id
+    delivered, finished, moved  that was the put
+    its bucket was dropped      the marker names the void ids: all others were puts
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from capellini.model.errors import Unavailable
+from capellini.queues.cell import Cell
+from capellini.queues.work.block import Packed
+from capellini.queues.work.bucket import pinned, voided
+from capellini.queues.work.place import Dropped, Place
+from capellini.queues.work.putting import Putting
+from capellini.queues.work.reading import Reading
+from capellini.queues.work.runs import FRESH, VOID, Runs, pieces
+from capellini.store.interface import Value
+from capellini.store.schema import KEYS
+
+MAX_TRIES: Final = 6
+NOBODY: Final = -1
+
+
+async def put_keyed(
+    place: Place, putting: Putting, reading: Reading, key: str, packed: Packed, ttl_s: float
+) -> tuple[int, bool]:
+    """Put one message once: its id, and whether an earlier put with this key was it."""
+    cell: Cell[int] = Cell(
+        place.store,
+        place.clock,
+        place.random,
+        KEYS,
+        (*place.partition, key),
+        (),
+        ("id",),
+        _id_in,
+        _id_out,
+        ttl_s=max(1, int(ttl_s)),
+    )
+    named = await cell.read()
+    for _ in range(MAX_TRIES):
+        if named != NOBODY and await _was_put(place, reading, named):
+            place.guards["key was used before"] += 1
+            return named, True
+        id, sent_at_s = await putting.reserve()
+        now_names = await cell.change(lambda seen: _claimed(seen, named, id))  # noqa: B023
+        if now_names != id:
+            named = now_names
+            continue
+        if await putting.write_as(id, packed, sent_at_s + place.options.repair_after_s / 2):
+            return id, False
+        named = id
+    raise Unavailable("the store is too slow to put this message in time: nothing was put, try again")
+
+
+def _claimed(seen: int, replaces: int, id: int) -> tuple[int, int]:
+    """The key names `id` from now on, unless it names one that was not settled."""
+    return (id, id) if seen in (NOBODY, replaces, id) else (seen, seen)
+
+
+async def _was_put(place: Place, reading: Reading, id: int) -> bool:
+    """Did this id become a message? If not, it never will."""
+    slot = id % place.size
+    cell = place.cell(id // place.size)
+    try:
+        if await reading.block_of(id) is not None:
+            return await cell.change(lambda runs: pinned(runs, slot))
+        never = await cell.change(lambda runs: _void(runs, slot))
+    except Dropped as dropped:
+        return not any(low <= slot < high for low, high in dropped.voided)
+    if never:
+        place.guards["unwritten id of a key voided"] += 1
+    return not never
+
+
+def _void(runs: Runs, slot: int) -> tuple[Runs, bool]:
+    (piece,) = pieces(runs, slot, slot + 1)
+    return voided(runs, slot, slot + 1)[0], piece.kind in (FRESH, VOID)
+
+
+def _id_in(values: dict[str, Value]) -> int:
+    id = values.get("id")
+    return id if isinstance(id, int) else NOBODY
+
+
+def _id_out(id: int) -> dict[str, Value]:
+    return {"id": id}
+
+

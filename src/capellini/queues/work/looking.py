@@ -1,0 +1,255 @@
+"""Looking without taking: peek, statistics, and where a message is. Bounded reads, no compare-and-set."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from capellini.model.errors import NotFound
+from capellini.model.message import Peeked
+from capellini.model.service import BucketView, MessageView, PointersView
+from capellini.queues.work.block import Block
+from capellini.queues.work.bucket import NEVER_MS, counts, standing
+from capellini.queues.work.letters import origin_of
+from capellini.queues.work.place import Place, marker_in
+from capellini.queues.work.pointers import DROPPED, NAMES, Pointers
+from capellini.queues.work.reading import block_in
+from capellini.queues.work.runs import FINISHED, FRESH, HIDDEN, TIMED, VOID, WAITING, Run, Runs, decode, pieces
+from capellini.queues.work.runs import NAMES as STATE_NAMES
+from capellini.store.interface import Slice
+from capellini.store.schema import BUCKETS
+
+LOOK_BUCKETS: Final = 50  # statistics count in so many buckets, and estimate beyond
+PAGE_ROWS: Final = 32
+
+
+class Counted(NamedTuple):
+    ready: int
+    in_flight: int
+    delayed: int
+    oldest_put_ms: int | None
+    exact: bool
+
+
+class Seen(NamedTuple):
+    """A bucket as a plain read shows it."""
+
+    runs: Runs
+    voided: tuple[tuple[int, int], ...] | None  # None: it is not dropped
+
+
+class Looking:
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    async def unfinished(self) -> tuple[Pointers, int, list[int]]:
+        """The list, the next id, and the numbers of all buckets that are not gone, in order."""
+        place = self._place
+        pointers = await place.pointers.read()
+        next = (await place.monoton.read()).id
+        place.known_next = max(place.known_next, next)
+        last = (next - 1) // place.size if next else -1
+        listed = [bucket for bucket, entry in pointers.listed.items() if entry.kind != DROPPED]
+        gone = {bucket for bucket, entry in pointers.listed.items() if entry.kind == DROPPED}
+        fresh = [bucket for bucket in range(pointers.reader, last + 1) if bucket not in gone]
+        return pointers, next, sorted({*listed, *fresh})
+
+    async def seen(self, bucket: int) -> Seen:
+        place = self._place
+        page = await place.store.read(Slice(BUCKETS, (*place.partition, bucket), limit=0))
+        state, marker = page.static.get("state"), page.static.get("dropped")
+        return Seen(
+            decode(state) if isinstance(state, bytes) else (),
+            marker_in(marker) if isinstance(marker, bytes) else None,
+        )
+
+    async def count(self) -> Counted:
+        place = self._place
+        _, next, buckets = await self.unfinished()
+        now_ms = place.now_ms()
+        ready = in_flight = delayed = 0
+        oldest: int | None = None
+        for bucket in buckets[:LOOK_BUCKETS]:
+            assigned = min(place.size, next - bucket * place.size)
+            runs = (await self.seen(bucket)).runs
+            for piece in pieces(runs, 0, assigned):
+                size = piece.end - piece.start
+                if piece.kind == FRESH or (piece.kind in (HIDDEN, WAITING) and piece.at_ms <= now_ms):
+                    ready += size
+                elif piece.kind == HIDDEN:
+                    in_flight += size
+                elif piece.kind in TIMED:
+                    delayed += size
+            if oldest is None:
+                oldest = await self._oldest(bucket, runs, assigned)
+        rest = buckets[LOOK_BUCKETS:]
+        ready += sum(min(place.size, next - bucket * place.size) for bucket in rest)
+        return Counted(ready, in_flight, delayed, oldest, not rest)
+
+    async def _oldest(self, bucket: int, runs: Runs, assigned: int) -> int | None:
+        base = bucket * self._place.size
+        for piece in pieces(runs, 0, assigned):
+            if piece.kind not in (FINISHED, VOID):
+                page = await self._place.store.read(
+                    Slice(BUCKETS, (*self._place.partition, bucket), end=(base + piece.start + 1,), limit=1, reverse=True)
+                )
+                for row in page.rows:
+                    block = block_in(row)
+                    if block.first <= base + piece.start < block.end:
+                        return block.put_at_ms
+        return None
+
+    async def peek(self, count: int, after: int, origin: str | None = None) -> list[Peeked]:
+        """Messages that are not finished, above the id `after`; with `origin`: only those that came from that queue."""
+        place = self._place
+        _, _, buckets = await self.unfinished()
+        found: list[Peeked] = []
+        for bucket in buckets:
+            if (bucket + 1) * place.size - 1 <= after:
+                continue
+            runs = (await self.seen(bucket)).runs
+            start: int | None = None
+            while True:
+                blocks, more = await self._blocks(bucket, start)
+                for block in blocks:
+                    self._peek_block(block, runs, after, origin, count, found)
+                    if len(found) >= count:
+                        return found
+                if not more:
+                    break
+                start = blocks[-1].first
+        return found
+
+    async def _blocks(self, bucket: int, after: int | None) -> tuple[list[Block], bool]:
+        place = self._place
+        page = await place.store.read(
+            Slice(BUCKETS, (*place.partition, bucket), after=None if after is None else (after,), limit=PAGE_ROWS)
+        )
+        return [block_in(row) for row in page.rows], page.more and bool(page.rows)
+
+    def _peek_block(
+        self, block: Block, runs: Runs, after: int, origin: str | None, count: int, found: list[Peeked]
+    ) -> None:
+        base = block.first // self._place.size * self._place.size
+        entries = block.read()
+        now_ms = self._place.now_ms()
+        for piece in pieces(runs, block.first - base, block.end - base):
+            if piece.kind in (FINISHED, VOID):
+                continue
+            for slot in range(piece.start, piece.end):
+                id = base + slot
+                entry = entries[id - block.first]
+                if id <= after or (origin is not None and (not entry.origin or origin_of(entry.origin).queue != origin)):
+                    continue
+                if len(found) >= count:
+                    return
+                state, at_ms = _state(piece, block.put_at_ms + entry.delay_ms if entry.delay_ms else 0, now_ms)
+                found.append(
+                    Peeked(
+                        id=str(id),
+                        state=state,
+                        body=entry.body,
+                        attributes=entry.attributes or {},
+                        put_at=block.put_at_ms / 1000,
+                        deliveries=piece.version,
+                        visible_at=at_ms / 1000 if at_ms > now_ms else None,
+                    )
+                )
+
+    async def buckets(self, limit: int) -> list[BucketView]:
+        place = self._place
+        pointers, next, numbers = await self.unfinished()
+        views: list[BucketView] = []
+        for bucket in numbers[:limit]:
+            page = await place.store.read(Slice(BUCKETS, (*place.partition, bucket), limit=1_000, columns=("count", "state", "token")))
+            state, token = page.static.get("state"), page.static.get("token")
+            runs = decode(state) if isinstance(state, bytes) else ()
+            written = sum(block_in(row).count for row in page.rows)
+            found = {STATE_NAMES[kind]: size for kind, size in counts(runs, place.size).items()}
+            entry = pointers.listed.get(bucket)
+            next_ms = standing(runs, place.size).next_ms
+            views.append(
+                BucketView(
+                    bucket=bucket,
+                    first=bucket * place.size,
+                    size=place.size,
+                    written=written,
+                    counts=found,
+                    next_visible_at=None if next_ms == NEVER_MS else next_ms / 1000,
+                    listed=NAMES[entry.kind] if entry is not None else "unlisted",
+                    token=token if isinstance(token, str) else None,
+                )
+            )
+        return views
+
+    async def pointers(self, repaired_by: str | None) -> PointersView:
+        place = self._place
+        pointers, next, _ = await self.unfinished()
+        return PointersView(
+            reader=pointers.reader,
+            repair=pointers.repair,
+            invisibility=pointers.invisibility,
+            last=(next - 1) // place.size if next else 0,
+            next_id=next,
+            repaired_by=repaired_by,
+            entries=[
+                (bucket, NAMES[entry.kind], None if entry.at_ms in (0, NEVER_MS) else entry.at_ms / 1000)
+                for bucket, entry in sorted(pointers.listed.items())
+            ],
+        )
+
+    async def message(self, id: int) -> MessageView:
+        place = self._place
+        _, next_id, unfinished = await self.unfinished()
+        if not 0 <= id < next_id:
+            raise NotFound(f"{place.name} has not given out id {id}: the next one is {next_id}")
+        bucket, slot = id // place.size, id % place.size
+        seen = await self.seen(bucket)
+        if seen.voided is not None or bucket not in unfinished:
+            void = any(low <= slot < high for low, high in seen.voided or ())
+            says = "its id was never used" if void else "it was acked, moved or expired; its bucket was dropped"
+            return MessageView(str(id), bucket, "void" if void else "finished", 0, None, None, None, says)
+        (piece,) = pieces(seen.runs, slot, slot + 1)
+        page = await place.store.read(
+            Slice(BUCKETS, (*place.partition, bucket), end=(id + 1,), limit=1, reverse=True)
+        )
+        blocks = [block_in(row) for row in page.rows]
+        block = next((block for block in blocks if block.first <= id < block.end), None)
+        return _view(id, bucket, piece, block, place.now_ms())
+
+
+def _state(piece: Run, due_ms: int, now_ms: int) -> tuple[str, int]:
+    at_ms = due_ms if piece.kind == FRESH else piece.at_ms
+    if at_ms <= now_ms:
+        return "ready", 0
+    return ("in_flight" if piece.kind == HIDDEN else "delayed"), at_ms
+
+
+_SAYS: Final = {
+    "ready": "it can be had now",
+    "in_flight": "a consumer has it until its visibility ends",
+    "delayed": "it waits for its time",
+    "finished": "it was acked, moved or expired",
+    "void": "its id was never used",
+    "unwritten": "its id was given out and nothing is written under it (yet)",
+    "moving": "it is on its way to the dead letters",
+    "returning": "it is on its way back from the dead letters",
+}
+
+
+def _view(id: int, bucket: int, piece: Run, block: Block | None, now_ms: int) -> MessageView:
+    entry = block.read()[id - block.first] if block is not None else None
+    if piece.kind in (FRESH, HIDDEN, WAITING) and block is not None and entry is not None:
+        state, at_ms = _state(piece, block.put_at_ms + entry.delay_ms if entry.delay_ms else 0, now_ms)
+    else:
+        state, at_ms = ("unwritten" if piece.kind == FRESH else STATE_NAMES[piece.kind]), 0
+    return MessageView(
+        id=str(id),
+        bucket=bucket,
+        state=state,
+        deliveries=piece.version,
+        visible_at=at_ms / 1000 if at_ms else None,
+        put_at=block.put_at_ms / 1000 if block is not None else None,
+        size=len(entry.body) if entry is not None else None,
+        says=_SAYS[state],
+    )
+

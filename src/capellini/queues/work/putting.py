@@ -1,0 +1,312 @@
+"""Putting: ids for all that waits in one compare-and-set, one block per bucket, confirmation only within the deadline.
+
+    callers ──▶ group ──▶ ids (one round) ──▶ blocks (one write per bucket) ──▶ in time? confirmed
+                                                                          └──▶ too late, or unknown: void those ids and put again
+
+Why the deadline: repair declares ids void that were not written `repair_after_s` after it saw them given out. A put that is confirmed within
+half of that (by this node's own clock, counted from the sending of its reservation) is surely seen by then. A put that comes later voids
+its own ids by compare-and-set first: voided, they never become messages, and the put is done again under new ids; if they were already delivered,
+that was the put.
+
+Ids taken ahead: when other nodes fight for the same row, a node takes as many ids as it used lately, and uses them within `AHEAD_S` or never: a
+deleted or purged generation waits longer than that before it is gone, so no put that began afterwards can land in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from typing import Final
+
+from capellini.model.errors import CapelliniError, Overloaded, Unavailable, Unknown
+from capellini.queues.work.block import Block, Packed, block_of, cut, encode, joined, tail
+from capellini.queues.work.bucket import voided
+from capellini.queues.work.place import Dropped, Gone, Next, Place
+from capellini.queues.work.runs import FRESH, VOID, Runs, pieces
+from capellini.store.interface import Batch
+from capellini.store.schema import BUCKETS
+
+GROUP_MESSAGES: Final = 10_000  # of one group commit
+GROUP_BYTES: Final = 4 * 1024 * 1024
+GROUPS_AT_ONCE: Final = 2  # one reserves ids while the other writes
+BLOCK_BYTES: Final = 512 * 1024  # a block is a row: kept below what a cluster takes without complaint
+WAITING_BYTES: Final = 64 * 1024 * 1024  # of puts that wait in this queue; beyond it callers are told to come back later
+AHEAD_S: Final = 0.25
+AHEAD_MOST: Final = 2_000
+CROWDED_S: Final = 5.0  # how long a refused reservation counts as a crowd
+MAX_TRIES: Final = 6  # new ids for one put before its caller is told
+PAUSE_S: Final = 0.05
+
+Ids = list[tuple[int, int]]  # runs: first, count
+
+
+class _Call:
+    """One caller's put: its pieces in order (more than one when a bucket ended inside it)."""
+
+    __slots__ = ("answer", "pieces")
+
+    def __init__(self, packed: Packed, answer: asyncio.Future[Ids]) -> None:
+        self.answer = answer
+        self.pieces = [_Piece(self, packed)]
+
+    def replace(self, piece: _Piece, parts: list[_Piece]) -> None:
+        at = self.pieces.index(piece)
+        self.pieces[at : at + 1] = parts
+
+    def settle(self, error: CapelliniError | None = None) -> None:
+        """Called whenever a piece was confirmed (no error) or given up."""
+        if self.answer.done():
+            return
+        if error is not None:
+            if any(piece.confirmed for piece in self.pieces):
+                error = Unknown("a part of these messages was put; what became of the others is not known")
+            self.answer.set_exception(error)
+        elif all(piece.confirmed for piece in self.pieces):
+            self.answer.set_result([(piece.first, piece.packed.count) for piece in self.pieces])
+
+
+class _Piece:
+    """Entries that get ids next to each other in one bucket."""
+
+    __slots__ = ("call", "confirmed", "first", "packed", "tries")
+
+    def __init__(self, call: _Call, packed: Packed, tries: int = 0) -> None:
+        self.call = call
+        self.packed = packed
+        self.tries = tries
+        self.first = -1
+        self.confirmed = False
+
+
+class Putting:
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._waiting: deque[_Piece] = deque()
+        self._waiting_bytes = 0
+        self._groups: set[asyncio.Task[None]] = set()
+        self._ahead: tuple[int, int, float] = (0, 0, 0.0)  # first, end, reserved at
+        self._crowded_until_s = 0.0
+        self._used: deque[tuple[float, int]] = deque()
+
+    async def put(self, packed: Packed) -> Ids:
+        """The runs of ids that the entries got, in order. Raises Gone when the generation is closed, Overloaded, Unavailable, Unknown."""
+        if self._waiting_bytes + len(packed.elements) > WAITING_BYTES:
+            raise Overloaded("more is being put into this queue than the store takes: nothing was put, try again")
+        call = _Call(packed, asyncio.get_running_loop().create_future())
+        self._queue(call.pieces[0])
+        return await call.answer
+
+    async def reserve(self) -> tuple[int, float]:
+        """One id, and when its reservation was sent: for a put that must know its id first."""
+        return await self._reserve(1)
+
+    async def write_as(self, id: int, packed: Packed, deadline_s: float) -> bool:
+        """Write one message under an id that was reserved before. False: too late, and the id is void now. Raises Unknown, Unavailable."""
+        call = _Call(packed, asyncio.get_running_loop().create_future())
+        piece = call.pieces[0]
+        piece.first = id
+        piece.tries = MAX_TRIES
+        await self._write(id // self._place.size, [piece], self._place.now_ms(), deadline_s)
+        piece = call.pieces[0]
+        if piece.tries > MAX_TRIES:  # its id was voided
+            call.answer.exception()
+            return False
+        call.answer.result()
+        return True
+
+    def _queue(self, piece: _Piece) -> None:
+        self._waiting.append(piece)
+        self._waiting_bytes += len(piece.packed.elements)
+        if len(self._groups) < GROUPS_AT_ONCE:
+            task = asyncio.get_running_loop().create_task(self._run())
+            self._groups.add(task)
+            task.add_done_callback(self._groups.discard)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            group = self._next_group()
+            try:
+                await self._put_group(group)
+            except Exception as error:  # whatever it was, the callers hear of it
+                told = error if isinstance(error, CapelliniError) else Unknown(f"the put may have been done: {error!r}")
+                for piece in group:
+                    if not piece.confirmed:
+                        piece.call.settle(told)
+
+    def _next_group(self) -> list[_Piece]:
+        group: list[_Piece] = []
+        messages = size = 0
+        while self._waiting and messages < GROUP_MESSAGES and size < GROUP_BYTES:
+            piece = self._waiting.popleft()
+            self._waiting_bytes -= len(piece.packed.elements)
+            if piece.call.answer.cancelled() and piece.tries == 0:
+                continue  # its caller went away before anything was sent
+            group.append(piece)
+            messages += piece.packed.count
+            size += len(piece.packed.elements)
+        return group
+
+    async def _put_group(self, group: list[_Piece]) -> None:
+        count = sum([piece.packed.count for piece in group])
+        if not count:
+            return
+        first, sent_at_s = await self._reserve(count)
+        deadline_s = sent_at_s + self._place.options.repair_after_s / 2
+        now_ms = self._place.now_ms()
+        buckets = self._placed(group, first)
+        if len(buckets) == 1:
+            ((bucket, pieces),) = buckets.items()
+            await self._write(bucket, pieces, now_ms, deadline_s)
+        else:
+            await asyncio.gather(
+                *[self._write(bucket, pieces, now_ms, deadline_s) for bucket, pieces in buckets.items()]
+            )
+
+    async def _reserve(self, count: int) -> tuple[int, float]:
+        """Ids for `count` messages: the first of them, and when their reservation was sent."""
+        place = self._place
+        now_s = place.clock.elapsed_s()
+        self._used.append((now_s, count))
+        while self._used and self._used[0][0] < now_s - AHEAD_S:
+            self._used.popleft()
+        first, end, sent_at_s = self._ahead
+        if end - first >= count and now_s - sent_at_s < AHEAD_S:
+            self._ahead = (first + count, end, sent_at_s)
+            return first, sent_at_s
+        more = 0
+        if now_s < self._crowded_until_s:
+            more = min(AHEAD_MOST, sum(used for _, used in self._used))
+        retries = place.monoton.retries
+        sent_at_s = place.clock.elapsed_s()
+        first = await place.monoton.change(lambda next: _reserved(next, count + more))
+        if place.monoton.retries > retries:
+            self._crowded_until_s = place.clock.elapsed_s() + CROWDED_S
+        place.known_next = max(place.known_next, first + count + more)
+        if more:
+            self._ahead = (first + count, first + count + more, sent_at_s)
+        return first, sent_at_s
+
+    def _placed(self, group: list[_Piece], first: int) -> dict[int, list[_Piece]]:
+        """Gives each piece its ids; a piece in which a bucket ends becomes two."""
+        size = self._place.size
+        buckets: dict[int, list[_Piece]] = {}
+        for piece in group:
+            rest: _Piece | None = piece
+            while rest is not None:
+                now, room = rest, size - first % size
+                rest = None
+                if now.packed.count > room:
+                    head, last = cut(now.packed, room)
+                    parts = [_Piece(now.call, head, now.tries), _Piece(now.call, last, now.tries)]
+                    now.call.replace(now, parts)
+                    now, rest = parts
+                now.first = first
+                buckets.setdefault(first // size, []).append(now)
+                first += now.packed.count
+        return buckets
+
+    async def _write(self, bucket: int, pieces: list[_Piece], now_ms: int, deadline_s: float) -> None:
+        """Write one bucket's pieces, then confirm them, or void their ids and put them again, or tell why not."""
+        place = self._place
+        rows = _rows(pieces, now_ms)
+        batch = Batch(
+            BUCKETS,
+            (*place.partition, bucket),
+            tuple([((block.first,), {"count": block.count, "block": encode(block)}) for block in rows]),
+        )
+        while place.clock.elapsed_s() < deadline_s:
+            try:
+                await place.store.write(batch)
+            except Unavailable as error:  # surely not written: the ids stay gaps, which repair closes
+                for piece in pieces:
+                    piece.call.settle(error)
+                return
+            except Unknown:
+                await place.clock.sleep(PAUSE_S)
+                continue
+            if place.clock.elapsed_s() <= deadline_s:
+                self._confirm(rows, pieces)
+                return
+            break
+        place.guards["put past its deadline"] += 1
+        for piece in pieces:
+            await self._late(bucket, piece)
+
+    def _confirm(self, rows: list[Block], pieces: list[_Piece]) -> None:
+        place = self._place
+        for block in rows:
+            place.shelf.add(block)
+        place.events.put(place.name, place.generation, [(block.first, block.count) for block in rows])
+        for piece in pieces:
+            piece.confirmed = True
+        for piece in pieces:
+            piece.call.settle()
+        place.woken()
+
+    async def _late(self, bucket: int, piece: _Piece) -> None:
+        """Too late to confirm: what has not become a message never will, and is put again under new ids."""
+        place = self._place
+        start = piece.first % place.size
+        end = start + piece.packed.count
+        try:
+            never = await place.cell(bucket).change(lambda runs: _voided(runs, start, end))
+        except Dropped as dropped:
+            never = [(max(low, start), min(high, end)) for low, high in dropped.voided if low < end and start < high]
+        except CapelliniError:
+            piece.call.settle(Unknown("the put may have been done: the store did not say"))
+            return
+        place.guards["late put voided" if never else "late put was delivered already"] += 1
+        parts = _parts(piece, start, end, never)
+        piece.call.replace(piece, parts)
+        for part in parts:
+            if part.confirmed:
+                part.call.settle()
+            elif part.tries > MAX_TRIES:
+                part.call.settle(Unavailable("the store is too slow to confirm puts in time: nothing was put"))
+            else:
+                self._queue(part)
+
+
+def _reserved(next: Next, count: int) -> tuple[Next, int]:
+    if next.closed:
+        raise Gone("this queue was deleted or purged")
+    return Next(next.id + count), next.id
+
+
+def _voided(runs: Runs, start: int, end: int) -> tuple[Runs, list[tuple[int, int]]]:
+    """Void what is fresh; the stretches that have not become messages, and never will."""
+    never = [(piece.start, piece.end) for piece in pieces(runs, start, end) if piece.kind in (FRESH, VOID)]
+    return voided(runs, start, end)[0], never
+
+
+def _parts(piece: _Piece, start: int, end: int, never: list[tuple[int, int]]) -> list[_Piece]:
+    """The piece cut into what is a message already (confirmed, under its ids) and what must be put again."""
+    parts: list[_Piece] = []
+    rest, at = piece.packed, start
+    bounds = sorted({start, end, *(bound for pair in never for bound in pair)})
+    for low, high in itertools.pairwise(bounds):
+        now, rest = cut(rest, high - low) if rest.count > high - low else (rest, tail(rest))
+        again = any(first <= low < last for first, last in never)
+        part = _Piece(piece.call, now, piece.tries + 1 if again else piece.tries)
+        part.first, part.confirmed = piece.first + low - at, not again
+        parts.append(part)
+    return parts
+
+
+def _rows(group: list[_Piece], now_ms: int) -> list[Block]:
+    """Neighbours as one block, up to a size: one row for many single puts."""
+    rows: list[Block] = []
+    together: list[_Piece] = []
+    size = 0
+    for piece in group:
+        last = together[-1] if together else None
+        if last is not None and (
+            last.first + last.packed.count != piece.first or size + len(piece.packed.elements) > BLOCK_BYTES
+        ):
+            rows.append(block_of(together[0].first, joined([one.packed for one in together]), now_ms))
+            together, size = [], 0
+        together.append(piece)
+        size += len(piece.packed.elements)
+    rows.append(block_of(together[0].first, joined([one.packed for one in together]), now_ms))
+    return rows

@@ -1,0 +1,244 @@
+"""A work queue in one node: what a caller may do with one generation of it.
+
+Connectionless: any node serves any request, nothing is owned. See `putting`, `reading`, `getting`, `keyed`, `letters` and `repair` for how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from capellini.model.errors import CapelliniError, StoreError
+from capellini.model.message import Entry
+from capellini.queues.work.block import Packed
+from capellini.queues.work.bucket import MOVE_AGAIN_MS, Proof, acked, extended, nacked, returning
+from capellini.queues.work.getting import CURRENT, Getting
+from capellini.queues.work.keyed import put_keyed
+from capellini.queues.work.letters import MOVED_TTL_S, PutMoved, carry, origin_of
+from capellini.queues.work.place import Dropped, Place
+from capellini.queues.work.putting import Ids, Putting
+from capellini.queues.work.reading import Buried, Reading, Taken
+from capellini.queues.work.repair import Repair
+from capellini.queues.work.runs import Run, Runs
+
+REDRIVE_BATCH: Final = 100
+REDRIVE_VISIBILITY_MS: Final = 30_000
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A consumer's hold on messages first .. first+count-1, all in one bucket, under a version."""
+
+    first: int
+    count: int
+    version: int
+
+
+Decide = Callable[[Runs, Proof], tuple[Runs, list[Run]]]
+
+
+class WorkQueue:
+    def __init__(self, place: Place, current: CURRENT, put_moved: PutMoved) -> None:
+        self.place = place
+        self._put_moved = put_moved
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.reading = Reading(place)
+        self.putting = Putting(place)
+        self.getting = Getting(place, self.reading, self._release, current)
+        self.repair = Repair(place, self.reading)
+
+    # Putting
+
+    async def put(self, packed: Packed) -> Ids:
+        return await self.putting.put(packed)
+
+    async def put_once(self, key: str, packed: Packed) -> tuple[int, bool]:
+        return await put_keyed(
+            self.place, self.putting, self.reading, f"key:{key}", packed, self.place.options.window_s
+        )
+
+    async def put_moved(self, key: str, packed: Packed) -> None:
+        await put_keyed(self.place, self.putting, self.reading, key, packed, MOVED_TTL_S)
+
+    # Getting
+
+    async def take(self, count: int, wait_s: float, visibility_s: float | None) -> list[Taken]:
+        seconds = self.place.options.visibility_s if visibility_s is None else visibility_s
+        taken = await self.getting.get(count, wait_s, int(seconds * 1000))
+        self._bury()
+        place = self.place
+        for one in taken:
+            place.events.delivered(place.name, place.generation, [(one.first, one.count)], one.version)
+        return taken
+
+    # Holding
+
+    async def ack(self, held: Sequence[Held]) -> list[list[tuple[int, int]]]:
+        """For each, the runs (first, count) that are acked now; what is missing was not held any more."""
+        results = await self._decided(held, lambda index: acked)
+        place = self.place
+        for one, runs in zip(held, results, strict=True):
+            if runs:
+                place.events.acked(place.name, place.generation, runs, one.version)
+        return results
+
+    async def nack(self, held: Sequence[Held], delays_s: Sequence[float | None]) -> list[int | None]:
+        """For each, when it can be had again; None: it was not held any more."""
+        ats = [self._nack_at_ms(one, delay) for one, delay in zip(held, delays_s, strict=True)]
+        results = await self._decided(held, lambda index: lambda runs, proof: nacked(runs, proof, ats[index]))
+        await self._visible_earlier(held, ats, results)
+        place = self.place
+        for one, runs in zip(held, results, strict=True):
+            if runs:
+                place.events.nacked(place.name, place.generation, runs, one.version)
+        place.woken()
+        return [at if runs else None for at, runs in zip(ats, results, strict=True)]
+
+    async def extend(self, held: Sequence[Held], visibilities_s: Sequence[float]) -> list[int | None]:
+        """For each, when its visibility ends now; None: it was not held any more."""
+        skew_ms = self.place.max_skew_ms
+        now_ms = self.place.now_ms()
+        ats = [now_ms + int(seconds * 1000) + skew_ms for seconds in visibilities_s]
+        results = await self._decided(held, lambda index: lambda runs, proof: extended(runs, proof, ats[index]))
+        await self._visible_earlier(held, ats, results)
+        place = self.place
+        for one, runs in zip(held, results, strict=True):
+            if runs:
+                place.events.extended(place.name, place.generation, runs, one.version)
+        return [at - skew_ms if runs else None for at, runs in zip(ats, results, strict=True)]
+
+    def _nack_at_ms(self, held: Held, delay_s: float | None) -> int:
+        options = self.place.options
+        if delay_s is None:
+            delay_s = min(options.nack_delay_s * 2.0 ** min(held.version - 1, 40), options.nack_delay_most_s)
+        now_ms = self.place.now_ms()
+        return now_ms + int(delay_s * 1000) + self.place.max_skew_ms if delay_s else now_ms
+
+    async def _visible_earlier(self, held: Sequence[Held], ats: list[int], results: list[list[tuple[int, int]]]) -> None:
+        """What can be had earlier than the list says must be on it before anybody hears of it."""
+        earliest: dict[int, int] = {}
+        for one, at, runs in zip(held, ats, results, strict=True):
+            if runs:
+                bucket = one.first // self.place.size
+                earliest[bucket] = min(at, earliest.get(bucket, at))
+        if not earliest:
+            return
+        pointers = await self.place.pointers.read()
+        for bucket, at in earliest.items():
+            entry = pointers.listed.get(bucket)
+            if entry is not None and entry.at_ms > at:
+                await self.reading.lower(bucket, at)
+
+    async def _decided(self, held: Sequence[Held], decide: Callable[[int], Decide]) -> list[list[tuple[int, int]]]:
+        """Apply a decision to each hold, grouped by bucket; the runs of ids that it changed, for each."""
+        size = self.place.size
+        buckets: dict[int, list[int]] = {}
+        for index, one in enumerate(held):
+            buckets.setdefault(one.first // size, []).append(index)
+        results: list[list[tuple[int, int]]] = [[] for _ in held]
+
+        async def in_bucket(bucket: int, indexes: list[int]) -> None:
+            base = bucket * size
+            proofs = [
+                (index, Proof(held[index].first - base, held[index].first - base + held[index].count, held[index].version))
+                for index in indexes
+            ]
+
+            def command(runs: Runs) -> tuple[Runs, list[tuple[int, list[tuple[int, int]]]]]:
+                out: list[tuple[int, list[tuple[int, int]]]] = []
+                for index, proof in proofs:
+                    runs, changed = decide(index)(runs, proof)
+                    out.append((index, [(base + run.start, run.end - run.start) for run in changed]))
+                return runs, out
+
+            try:
+                for index, runs in await self.place.cell(bucket).change(command):
+                    results[index] = runs
+            except Dropped:
+                return  # everything in it is finished: nothing is held
+            self._spawn(self.reading.settled(bucket))
+
+        if len(buckets) == 1:
+            ((bucket, indexes),) = buckets.items()
+            await in_bucket(bucket, indexes)
+        elif buckets:
+            await asyncio.gather(*[in_bucket(bucket, indexes) for bucket, indexes in buckets.items()])
+        return results
+
+    # In the background
+
+    def _release(self, taken: list[Taken]) -> None:
+        """Messages that were claimed and handed to nobody can be had at once."""
+        held = [Held(one.first, one.count, one.version) for one in taken]
+        self._spawn(self.nack(held, [0.0] * len(held)))
+
+    def _bury(self) -> None:
+        buried, self.reading.buried = self.reading.buried, []
+        for one in buried:
+            self._spawn(self._carry(one))
+
+    async def _carry(self, buried: Buried) -> None:
+        await carry(self.place, self.reading, buried, self._put_moved)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(self._quietly(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _quietly(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Work that nobody waits for: what fails here is found again by its time, so it is only counted."""
+        try:
+            await work
+        except (StoreError, CapelliniError):
+            self.place.guards["background work failed"] += 1
+
+    # Dead letters
+
+    async def redrive(self, origin: str, count: int | None) -> int:
+        """Move what came from `origin` back to it; how many arrived. This queue is the one that holds the dead letters."""
+        place = self.place
+        total = 0
+        skipped: list[Taken] = []
+        while count is None or total < count:
+            wanted = REDRIVE_BATCH if count is None else min(REDRIVE_BATCH, count - total)
+            taken = await self.reading.claim(wanted, REDRIVE_VISIBILITY_MS)
+            if not taken:
+                break
+            for one in taken:
+                entries = one.block.read()
+                for id in range(one.first, one.first + one.count):
+                    entry = entries[id - one.block.first]
+                    single = msgspec.structs.replace(one, first=id, count=1)
+                    if not _from(entry, origin):
+                        skipped.append(single)
+                        continue
+                    total += await self._return(single)
+        if skipped:
+            held = [Held(one.first, one.count, one.version) for one in skipped]
+            await self.nack(held, [0.0] * len(held))
+        self._bury()
+        place.woken()
+        return total
+
+    async def _return(self, taken: Taken) -> int:
+        place = self.place
+        at_ms = place.now_ms() + MOVE_AGAIN_MS
+        held = Held(taken.first, taken.count, taken.version)
+        marked = await self._decided([held], lambda index: lambda runs, proof: returning(runs, proof, at_ms))
+        if not marked[0]:
+            return 0
+        return await carry(place, self.reading, Buried(taken.first, taken.count, False), self._put_moved)
+
+    # The end
+
+    async def close(self) -> None:
+        """Long polls end; what was begun is finished."""
+        self.getting.stop_waiting()
+        while self._tasks:
+            await asyncio.gather(*list(self._tasks), return_exceptions=True)
+
+
+def _from(entry: Entry, origin: str) -> bool:
+    return entry.origin is not None and origin_of(entry.origin).queue == origin

@@ -1,0 +1,452 @@
+"""Reading: which bucket to take from, what can be had in it, and keeping the list of buckets true.
+
+A claim visits buckets one after another until it has what it wants:
+
+    1. listed buckets whose time has come (something hidden can be had again), the longest overdue first
+    2. the bucket this node has been reading
+    3. the first bucket that may hold fresh messages; when other nodes crowd there, one of the next that nobody has listed
+
+A visit: look what is written (on the shelf, else in the store) ──▶ list the bucket, if this is the first claim in it ──▶ claim in one
+compare-and-set ──▶ tell the list how the bucket stands now.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from capellini.queues.work import pointers as pointing
+from capellini.queues.work.block import Block, decode
+from capellini.queues.work.bucket import (
+    NEVER_MS,
+    Claimed,
+    Offer,
+    claim,
+    fresh,
+    ready_again,
+    standing,
+    stuck_moves,
+)
+from capellini.queues.work.place import Dropped, Gone, Place
+from capellini.queues.work.pointers import DONE, ENDED, GAPS, OPEN, OVER, Pointers
+from capellini.queues.work.runs import Run, Runs
+from capellini.store.interface import Row, Slice
+from capellini.store.schema import BUCKETS
+
+REFRESH_S: Final = 0.3  # how old this node's picture of the list may be
+LOOK_S: Final = 0.04  # between two looks into the store for what other nodes have put
+GAP_MS: Final = 500  # between two looks at a bucket with gaps
+CROWDED_S: Final = 5.0  # how long a refused claim counts as a crowd
+AWAY_S: Final = 1.0  # how long a node keeps away from a bucket where it was refused
+AHEAD: Final = 24  # buckets among which a crowd spreads
+MAX_VISITS: Final = 24  # per claim: bounds how long one claim takes
+READ_ROWS: Final = 8  # blocks in the first page of a look; doubled from page to page
+READ_ROWS_MOST: Final = 128
+READ_BYTES: Final = 1024 * 1024
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """Messages first .. first+count-1, all in `block`, claimed under `version`."""
+
+    first: int
+    count: int
+    version: int
+    block: Block
+    until_ms: int  # hidden until then, as the consumer is told
+
+
+class Buried(msgspec.Struct, frozen=True):
+    """Messages marked as moving: somebody must carry them. `stuck`: somebody began and did not finish."""
+
+    first: int
+    count: int
+    stuck: bool
+
+
+class Reading:
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._mine: int | None = None
+        self._away: dict[int, float] = {}
+        self._crowded_until_s = 0.0
+        self._looked_s: dict[int, float] = {}
+        self._next_read_s = -1e9
+        self.buried: list[Buried] = []  # for the queue to carry away
+
+    async def claim(self, wanted: int, visibility_ms: int) -> list[Taken]:
+        """Up to `wanted` messages that can be had now. Raises Gone when this generation is closed and empty of sense."""
+        place = self._place
+        pointers = await self._refreshed()
+        taken: list[Taken] = []
+        visited: set[int] = set()
+        left = wanted
+        while left > 0 and len(visited) < MAX_VISITS:
+            bucket = self._choose(pointers, visited)
+            if bucket is None:
+                if await self._grown(visited):
+                    continue
+                break
+            visited.add(bucket)
+            got = await self._visit(bucket, left, visibility_ms)
+            taken += got
+            left -= sum([one.count for one in got])
+            pointers = place.pointers.seen or pointers
+        return taken
+
+    def next_due_ms(self) -> int:
+        """When something listed can be had next, as far as this node knows."""
+        pointers = self._place.pointers.seen
+        if pointers is None:
+            return NEVER_MS
+        return min((entry.at_ms for entry in pointers.listed.values() if entry.kind not in ENDED), default=NEVER_MS)
+
+    # Choosing
+
+    async def _refreshed(self) -> Pointers:
+        cell = self._place.pointers
+        if cell.seen is None or self._place.clock.elapsed_s() - cell.seen_at_s > REFRESH_S:
+            return await cell.read()
+        return cell.seen
+
+    async def _grown(self, visited: set[int]) -> bool:
+        """Nothing more to visit: has another node given out ids meanwhile? At most one look each LOOK_S."""
+        place = self._place
+        now_s = place.clock.elapsed_s()
+        if now_s - self._next_read_s < LOOK_S:
+            return False
+        self._next_read_s = now_s
+        before = place.known_next
+        next = await place.monoton.read()
+        if next.closed:
+            raise Gone("this queue was deleted or purged")
+        place.known_next = max(before, next.id)
+        return place.known_next > before and (place.known_next - 1) // place.size not in visited
+
+    def _choose(self, pointers: Pointers, visited: set[int]) -> int | None:
+        place = self._place
+        now_ms, now_s = place.now_ms(), place.clock.elapsed_s()
+        due = min(
+            (
+                (entry.at_ms, bucket)
+                for bucket, entry in pointers.listed.items()
+                if entry.at_ms <= now_ms and entry.kind not in ENDED and bucket not in visited
+            ),
+            default=None,
+        )
+        if due is not None:
+            return due[1]
+        last = (place.known_next - 1) // place.size if place.known_next else -1
+        mine = self._mine
+        if mine is not None and mine not in visited and _maybe_fresh(pointers, mine) and mine <= last:
+            return mine
+        crowded = now_s < self._crowded_until_s
+        first: int | None = None
+        spread: list[int] = []
+        for bucket in range(pointers.reader, min(last, pointers.reader + max(AHEAD, len(pointers.listed) + 1)) + 1):
+            if bucket in visited or not _maybe_fresh(pointers, bucket):
+                continue
+            if not crowded:
+                return bucket
+            if first is None:
+                first = bucket
+            if bucket not in pointers.listed and self._away.get(bucket, 0.0) <= now_s:
+                spread.append(bucket)
+                if len(spread) >= AHEAD:
+                    break
+        return place.random.choice(spread) if spread else first
+
+    # Visiting
+
+    async def _visit(self, bucket: int, wanted: int, visibility_ms: int) -> list[Taken]:
+        place = self._place
+        cell = place.cell(bucket)
+        retries = cell.retries
+        try:
+            offers = await self._offers(bucket, wanted)
+            claimed = Claimed(())
+            if offers:
+                claimed = await self._claimed(bucket, offers, wanted, visibility_ms)
+            runs = cell.seen if cell.seen is not None else await cell.read()
+        except Dropped:
+            await self.dropped(bucket)
+            return []
+        if cell.retries > retries:
+            self._crowd(bucket)
+        elif claimed.taken:
+            self._mine = bucket
+        self._bury(bucket, claimed, runs)
+        got = await self._taken(bucket, claimed, visibility_ms)
+        satisfied = sum([one.count for one in got]) >= wanted
+        await self._tell(bucket, runs, satisfied)
+        return got
+
+    def _crowd(self, bucket: int) -> None:
+        now_s = self._place.clock.elapsed_s()
+        self._crowded_until_s = now_s + CROWDED_S
+        self._away[bucket] = now_s + AWAY_S
+        if len(self._away) > 4 * AHEAD:
+            self._away = {at: until for at, until in self._away.items() if until > now_s}
+        if self._mine == bucket:
+            self._mine = None
+
+    async def _claimed(self, bucket: int, offers: list[Offer], wanted: int, visibility_ms: int) -> Claimed:
+        place = self._place
+        started_s = place.clock.elapsed_s()
+        until_ms = place.now_ms() + visibility_ms + place.max_skew_ms
+        pointers = place.pointers.seen
+        entry = pointers.listed.get(bucket) if pointers is not None else None
+        if entry is None or entry.at_ms > until_ms:
+            pointers = await place.pointers.change(lambda now: _same(pointing.announced(now, bucket, until_ms)))
+            if pointing.gone(pointers, bucket):
+                raise Dropped(bucket, ())
+        limit = place.options.delivery_limit
+        claimed = await place.cell(bucket).change(
+            lambda runs: claim(runs, offers, wanted, place.now_ms(), until_ms, limit), fresh=False
+        )
+        if place.clock.elapsed_s() - started_s >= visibility_ms / 1000:
+            place.guards["claim came too late to be handed out"] += 1
+            return claimed._replace(taken=())
+        return claimed
+
+    def _bury(self, bucket: int, claimed: Claimed, runs: Runs) -> None:
+        place = self._place
+        base = bucket * place.size
+        for run in claimed.dead:
+            self.buried.append(Buried(base + run.start, run.end - run.start, False))
+        for run in stuck_moves(runs, place.now_ms()):
+            self.buried.append(Buried(base + run.start, run.end - run.start, True))
+        if claimed.expired:
+            place.events.expired(
+                place.name, place.generation, [(base + run.start, run.end - run.start) for run in claimed.expired]
+            )
+
+    async def _taken(self, bucket: int, claimed: Claimed, visibility_ms: int) -> list[Taken]:
+        place = self._place
+        base = bucket * place.size
+        out: list[Taken] = []
+        for run in claimed.taken:
+            id, end = base + run.start, base + run.end
+            while id < end:
+                block = place.shelf.holding(id) or await self._fetch(id)
+                assert block is not None, "a message was claimed that was never written"
+                upto = min(end, block.end)
+                out.append(Taken(id, upto - id, run.version, block, run.at_ms - place.max_skew_ms))
+                id = upto
+        return out
+
+    # Telling the list
+
+    async def _tell(self, bucket: int, runs: Runs, satisfied: bool) -> None:
+        """Keep the list true after a visit: nothing more can be had here now, unless it gave all that was wanted."""
+        place = self._place
+        stands = standing(runs, place.size)
+        pointers = place.pointers.seen or await place.pointers.read()
+        entry = pointers.listed.get(bucket)
+        if stands.fresh == 0:
+            kind, at_ms = (DONE, 0) if stands.finished else (OVER, stands.next_ms)
+        elif satisfied:
+            kind, at_ms = (entry.kind if entry is not None else OPEN), stands.next_ms
+        elif await self._passed(bucket):
+            kind, at_ms = GAPS, min(stands.next_ms, place.now_ms() + GAP_MS)
+        else:
+            kind, at_ms = OPEN, stands.next_ms
+        if entry is None and kind == OPEN:
+            return  # the bucket that takes new messages, without a claim in it: every visit comes here anyway
+        if entry is not None and entry.kind == kind and entry.at_ms <= at_ms and (satisfied or entry.at_ms > place.now_ms()):
+            return  # the hint may be early: that costs a look, not a delay
+        before = await place.pointers.change(
+            lambda now: (pointing.seen(now, bucket, kind, at_ms), now.listed.get(bucket))
+        )
+        if kind == DONE:
+            place.forget(bucket)
+        elif before is not None and at_ms > before.at_ms:
+            await self._verify(bucket, at_ms)
+
+    async def _verify(self, bucket: int, at_ms: int) -> None:
+        """A hint was raised: did somebody make something visible earlier, after it was looked at?"""
+        place = self._place
+        try:
+            stands = standing(await place.cell(bucket).read(), place.size)
+        except Dropped:
+            return
+        if stands.next_ms < at_ms:
+            place.guards["raised hint taken back"] += 1
+            await self.lower(bucket, stands.next_ms)
+
+    async def lower(self, bucket: int, at_ms: int) -> None:
+        """Something in the bucket can be had at `at_ms`: the list must not say later. Called after the change, before it is confirmed."""
+        place = self._place
+        await place.pointers.change(lambda now: (pointing.announced(now, bucket, at_ms), None))
+
+    async def settled(self, bucket: int) -> None:
+        """Something in the bucket was finished: was it the last?"""
+        runs = self._place.cell(bucket).seen
+        if runs is not None and standing(runs, self._place.size).finished:
+            await self._ended(bucket)
+
+    async def _ended(self, bucket: int) -> None:
+        """All in the bucket is finished."""
+        place = self._place
+        place.forget(bucket)
+        await place.pointers.change(lambda now: (pointing.seen(now, bucket, DONE, 0), None))
+
+    async def dropped(self, bucket: int) -> None:
+        place = self._place
+        place.forget(bucket)
+        await place.pointers.change(lambda now: (pointing.removed(now, bucket), None))
+
+    async def _passed(self, bucket: int) -> bool:
+        """Were all ids of the bucket given out?"""
+        place = self._place
+        if place.known_next < (bucket + 1) * place.size:
+            now_s = place.clock.elapsed_s()
+            if now_s - self._next_read_s < LOOK_S:
+                return False
+            self._next_read_s = now_s
+            next = await place.monoton.read()
+            if next.closed:
+                raise Gone("this queue was deleted or purged")
+            place.known_next = max(place.known_next, next.id)
+        return place.known_next >= (bucket + 1) * place.size
+
+    # Looking
+
+    async def _offers(self, bucket: int, wanted: int) -> list[Offer]:
+        """What is known to be written and may be had, up to `wanted`; looks into the store where the shelf does not tell."""
+        place = self._place
+        cell = place.cell(bucket)
+        base = bucket * place.size
+        if cell.seen is None:
+            await self._look(bucket, base, wanted)
+        runs = cell.seen
+        assert runs is not None
+        offers: list[Offer] = []
+        for run in ready_again(runs, place.now_ms()):
+            await self._offer_run(base, run, wanted - _size(offers), offers)
+        for low, high in fresh(runs, place.size):
+            await self._offer_fresh(bucket, base + low, base + high, wanted, offers)
+            if _size(offers) >= wanted:
+                break
+        return offers
+
+    async def _offer_run(self, base: int, run: Run, wanted: int, offers: list[Offer]) -> None:
+        id, end = base + run.start, base + min(run.end, run.start + max(wanted, 0))
+        while id < end:
+            block = self._place.shelf.holding(id) or await self._fetch(id)
+            if block is None:
+                self._place.guards["state without a message"] += 1
+                return
+            upto = min(end, block.end)
+            offers.append(Offer(id - base, upto - base, 0, self._expires(block)))
+            id = upto
+
+    async def _offer_fresh(self, bucket: int, id: int, end: int, wanted: int, offers: list[Offer]) -> None:
+        place = self._place
+        base = bucket * place.size
+        while id < end and _size(offers) < wanted:
+            block = place.shelf.holding(id)
+            if block is None and self._may_look(bucket, offers):
+                await self._look(bucket, id, wanted)
+                block = place.shelf.holding(id)
+                if block is None and not place.shelf.ends_at(id):
+                    block = await self._fetch(id)
+            if block is None:
+                after = place.shelf.after(id)
+                if after is None or after >= end:
+                    return
+                id = after
+                continue
+            upto = min(end, block.end)
+            dues = block.dues_ms()
+            if dues is None:
+                offers.append(Offer(id - base, upto - base, 0, self._expires(block)))
+            else:
+                expires = self._expires(block)
+                skew = place.max_skew_ms
+                for at in range(id, upto):
+                    due = dues[at - block.first]
+                    offers.append(Offer(at - base, at - base + 1, due + skew if due else 0, expires))
+            id = upto
+
+    def _may_look(self, bucket: int, offers: list[Offer]) -> bool:
+        if offers:
+            return False  # something to give is here: what others have put can wait for the next claim
+        now_s = self._place.clock.elapsed_s()
+        if now_s - self._looked_s.get(bucket, -1e9) < LOOK_S:
+            return False
+        return True
+
+    def _expires(self, block: Block) -> int:
+        ttl_s = self._place.options.ttl_s
+        return block.put_at_ms + int(ttl_s * 1000) if ttl_s else NEVER_MS
+
+    async def _look(self, bucket: int, id: int, wanted: int) -> None:
+        """Read blocks from `id` on to the shelf, and the bucket's state with them."""
+        place = self._place
+        cell = place.cell(bucket)
+        if len(self._looked_s) > 4 * AHEAD:
+            self._looked_s.clear()
+        self._looked_s[bucket] = place.clock.elapsed_s()
+        rows, found, size = READ_ROWS, 0, 0
+        after: int | None = None
+        while True:
+            mark, sent_at_s = cell.mark, place.clock.elapsed_s()
+            page = await place.store.read(
+                Slice(
+                    BUCKETS,
+                    (*place.partition, bucket),
+                    start=(id,) if after is None else None,
+                    after=None if after is None else (after,),
+                    limit=rows,
+                )
+            )
+            cell.learn(page.static, mark, sent_at_s)
+            for row in page.rows:
+                block = block_in(row)
+                place.shelf.add(block)
+                found += block.count
+                size += len(block.entries)
+            if not page.more or found >= wanted or size >= READ_BYTES:
+                return
+            after = block_in(page.rows[-1]).first
+            rows = min(READ_ROWS_MOST, rows * 2)
+
+    async def _fetch(self, id: int) -> Block | None:
+        """The block that holds this id, from the store."""
+        place = self._place
+        page = await place.store.read(
+            Slice(BUCKETS, (*place.partition, id // place.size), end=(id + 1,), limit=1, reverse=True)
+        )
+        for row in page.rows:
+            block = block_in(row)
+            if block.first <= id < block.end:
+                place.shelf.add(block)
+                return block
+        return None
+
+    async def block_of(self, id: int) -> Block | None:
+        return self._place.shelf.holding(id) or await self._fetch(id)
+
+
+def block_in(row: Row) -> Block:
+    """The block of a row; without entries when they were not read."""
+    first, count, value = row.key[0], row.values["count"], row.values.get("block")
+    assert isinstance(first, int)
+    assert isinstance(count, int)
+    return decode(first, count, value) if isinstance(value, bytes) else Block(first, count, 0, 0, b"")
+
+
+def _maybe_fresh(pointers: Pointers, bucket: int) -> bool:
+    entry = pointers.listed.get(bucket)
+    return bucket >= pointers.reader and (entry is None or entry.kind == OPEN)
+
+
+def _same(pointers: Pointers) -> tuple[Pointers, Pointers]:
+    return pointers, pointers
+
+
+def _size(offers: list[Offer]) -> int:
+    return sum([offer.end - offer.start for offer in offers])
+
+

@@ -1,0 +1,187 @@
+"""Repair: one node per queue, by assignment, follows the readers and gives space back.
+
+    listed `GAPS`, all ids given out ──▶ wait repair_after_s (own clock, from when it was first seen) ──▶ what is still not written
+                                          never will be a message: voided by compare-and-set
+    listed `DONE`                    ──▶ dropped by a conditional drop that leaves a marker naming the void ids ──▶ off the list
+
+Why waiting is enough: a put is confirmed only within half of repair_after_s after its ids were asked for, which was before they were
+seen given out. Why two repairers (one paused too long) do no harm: every step is a compare-and-set on the bucket's own state. A late write is
+not moved: its bucket stays on the list until the gap is closed, so it is offered where it lies.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from capellini.queues.trail import TOKEN, follow, new_name, settle_named, text_of
+from capellini.queues.work import pointers as pointing
+from capellini.queues.work.block import Block
+from capellini.queues.work.bucket import standing, voided
+from capellini.queues.work.place import MARKER_TTL_S, Dropped, Place, marker_out
+from capellini.queues.work.pointers import DONE, DROPPED, GAPS
+from capellini.queues.work.reading import Reading, block_in
+from capellini.queues.work.runs import FRESH, VOID, Runs, pieces
+from capellini.store.interface import Cas, Change, Slice
+from capellini.store.schema import BUCKETS
+
+MOST_PER_STEP: Final = 64  # buckets dropped or repaired in one step: a node does other things too
+PAGE_ROWS: Final = 64
+LOOK_AFTER_MS: Final = 2_000  # a listed bucket whose time is so long over was visited by nobody: nobody gets from this queue
+
+
+class Repair:
+    def __init__(self, place: Place, reading: Reading) -> None:
+        self._place = place
+        self._reading = reading
+        self._first_seen_s: dict[int, float] = {}
+
+    async def step(self) -> int:
+        """Do what is to be done now; how many buckets were dropped. Cheap when there is nothing."""
+        place = self._place
+        pointers = await place.pointers.read()
+        done = [bucket for bucket, entry in pointers.listed.items() if entry.kind == DONE][:MOST_PER_STEP]
+        for bucket in done:
+            await self._drop(bucket)
+        gaps = [bucket for bucket, entry in pointers.listed.items() if entry.kind == GAPS]
+        self._first_seen_s = {bucket: at for bucket, at in self._first_seen_s.items() if bucket in gaps}
+        now_s = place.clock.elapsed_s()
+        for bucket in sorted(gaps)[:MOST_PER_STEP]:
+            first_seen_s = self._first_seen_s.setdefault(bucket, now_s)
+            if now_s - first_seen_s >= place.options.repair_after_s:
+                await self._close_gaps(bucket)
+        overdue_ms = place.now_ms() - LOOK_AFTER_MS
+        for bucket, entry in list(pointers.listed.items()):
+            if entry.kind not in (DONE, DROPPED, GAPS) and entry.at_ms <= overdue_ms:
+                await self._look_again(bucket)
+        return len(done)
+
+    async def _close_gaps(self, bucket: int) -> None:
+        place = self._place
+        try:
+            runs = await place.cell(bucket).read()
+            written = await self._written(bucket)
+            gaps = _gaps(runs, written, bucket * place.size, place.size)
+            if gaps:
+                done = await place.cell(bucket).change(lambda now: _closed(now, gaps))
+                if done:
+                    base = bucket * place.size
+                    place.guards["unwritten ids voided"] += 1
+                    place.events.repaired(
+                        place.name, place.generation, [(base + low, high - low) for low, high in done]
+                    )
+            await self._tell(bucket)
+        except Dropped:
+            await self._reading.dropped(bucket)
+
+    async def _look_again(self, bucket: int) -> None:
+        """Nobody visits: at least notice when everything in it is finished."""
+        try:
+            await self._place.cell(bucket).read()
+            await self._tell(bucket)
+        except Dropped:
+            await self._reading.dropped(bucket)
+
+    async def _tell(self, bucket: int) -> None:
+        await self._reading.settled(bucket)
+
+    async def _written(self, bucket: int) -> list[Block]:
+        """All blocks of the bucket, without their bodies' weight: count is enough."""
+        place = self._place
+        blocks: list[Block] = []
+        after: tuple[int] | None = None
+        while True:
+            page = await place.store.read(
+                Slice(BUCKETS, (*place.partition, bucket), after=after, limit=PAGE_ROWS, columns=("count",))
+            )
+            for row in page.rows:
+                blocks.append(block_in(row))
+            if not page.more or not page.rows:
+                return blocks
+            after = (blocks[-1].first,)
+
+    async def _drop(self, bucket: int) -> None:
+        """Drop a bucket in which everything is finished, if that is still true when it happens."""
+        place = self._place
+        cell = place.cell(bucket)
+        partition = (*place.partition, bucket)
+        try:
+            page = await place.store.read(Slice(BUCKETS, partition, limit=0))
+            cell.learn(page.static)
+            runs = cell.seen
+            assert runs is not None
+            if not standing(runs, place.size).finished:
+                place.guards["bucket not finished after all"] += 1
+                stands = standing(runs, place.size)
+                await place.pointers.change(lambda now: (pointing.reopened(now, bucket, stands.next_ms), None))
+                return
+            before, name = text_of(page.static, TOKEN), new_name(place.random)
+            voids = tuple((run.start, run.end) for run in runs if run.kind == VOID)
+            change = Change(None, {TOKEN: before}, {"dropped": marker_out(voids), TOKEN: follow(before, name)})
+            cas = Cas(BUCKETS, partition, (change,), drop=True, ttl_s=MARKER_TTL_S)
+            outcome = await settle_named(place.store, place.clock, cas, None, before, name)
+            cell.forget()
+            if not outcome.applied:
+                return  # something changed meanwhile: next time
+            place.guards["bucket dropped"] += 1
+        except Dropped:
+            place.guards["bucket was dropped before"] += 1
+        await self._reading.dropped(bucket)
+
+    async def clear(self) -> bool:
+        """Drop all buckets of a generation that is over; True when nothing is left. Its monoton row stays, closed."""
+        place = self._place
+        pointers = await place.pointers.read()
+        next = await place.monoton.read()
+        last = (next.id - 1) // place.size if next.id else -1
+        cleared = 0
+        for bucket in [*sorted(pointers.listed), *range(pointers.reader, last + 1)]:
+            entry = pointers.listed.get(bucket)
+            if entry is not None and entry.kind == DROPPED:
+                continue
+            if cleared >= MOST_PER_STEP:
+                return False
+            await self._clear_bucket(bucket)
+            cleared += 1
+        return True
+
+    async def _clear_bucket(self, bucket: int) -> None:
+        place = self._place
+        partition = (*place.partition, bucket)
+        try:
+            page = await place.store.read(Slice(BUCKETS, partition, limit=0))
+            place.cell(bucket).learn(page.static)
+            before, name = text_of(page.static, TOKEN), new_name(place.random)
+            change = Change(None, {TOKEN: before}, {"dropped": marker_out(()), TOKEN: follow(before, name)})
+            cas = Cas(BUCKETS, partition, (change,), drop=True, ttl_s=MARKER_TTL_S)
+            await settle_named(place.store, place.clock, cas, None, before, name)
+            place.cell(bucket).forget()
+        except Dropped:
+            place.guards["bucket was dropped before"] += 1
+        await self._reading.dropped(bucket)
+
+
+def _gaps(runs: Runs, written: list[Block], base: int, size: int) -> list[tuple[int, int]]:
+    """Slots that nobody has taken and that are not written."""
+    gaps: list[tuple[int, int]] = []
+    for piece in pieces(runs, 0, size):
+        if piece.kind != FRESH:
+            continue
+        at = piece.start
+        for block in written:
+            low, high = block.first - base, block.end - base
+            if high <= at or low >= piece.end:
+                continue
+            if low > at:
+                gaps.append((at, low))
+            at = max(at, high)
+        if at < piece.end:
+            gaps.append((at, piece.end))
+    return gaps
+
+
+def _closed(runs: Runs, gaps: list[tuple[int, int]]) -> tuple[Runs, list[tuple[int, int]]]:
+    done: list[tuple[int, int]] = []
+    for low, high in gaps:
+        runs, fresh = voided(runs, low, high)
+        done += [(run.start, run.end) for run in fresh]
+    return runs, done

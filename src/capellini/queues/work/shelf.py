@@ -1,0 +1,89 @@
+"""Blocks that this node wrote or read lately, so that a claim need not read them again. Bounded by bytes for the whole node.
+
+A block never changes, so what is here is right; what is not here may still exist.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from typing import Final
+
+from capellini.queues.work.block import Block
+
+SHELF_BYTES: Final = 64 * 1024 * 1024
+
+
+class Room:
+    """The bytes that all shelves of a node share; the least recently used bucket goes first."""
+
+    def __init__(self, limit: int = SHELF_BYTES) -> None:
+        self.limit = limit
+        self.used = 0
+        self._order: OrderedDict[tuple[int, int], Shelf] = OrderedDict()
+
+    def used_by(self, shelf: Shelf, bucket: int, more: int) -> None:
+        self.used += more
+        self._order[(id(shelf), bucket)] = shelf
+        self._order.move_to_end((id(shelf), bucket))
+        while self.used > self.limit and len(self._order) > 1:
+            (_, oldest), owner = next(iter(self._order.items()))
+            owner.forget(oldest)
+
+    def freed(self, shelf: Shelf, bucket: int, fewer: int) -> None:
+        self.used -= fewer
+        self._order.pop((id(shelf), bucket), None)
+
+
+class Shelf:
+    """The blocks of one queue's generation, by bucket."""
+
+    def __init__(self, room: Room, bucket_size: int) -> None:
+        self._room = room
+        self._size = bucket_size
+        self._buckets: dict[int, dict[int, Block]] = {}
+        self._firsts: dict[int, list[int]] = {}
+
+    def add(self, block: Block) -> None:
+        bucket = block.first // self._size
+        blocks = self._buckets.setdefault(bucket, {})
+        if block.first in blocks:
+            return
+        blocks[block.first] = block
+        insort(self._firsts.setdefault(bucket, []), block.first)
+        self._room.used_by(self, bucket, len(block.entries) + 200)
+
+    def blocks(self, bucket: int) -> list[Block]:
+        """In order of their ids."""
+        blocks = self._buckets.get(bucket)
+        return [blocks[first] for first in self._firsts[bucket]] if blocks else []
+
+    def holding(self, id: int) -> Block | None:
+        """The block that has this message."""
+        bucket = id // self._size
+        firsts = self._firsts.get(bucket)
+        if not firsts:
+            return None
+        index = bisect_right(firsts, id) - 1
+        block = self._buckets[bucket][firsts[index]] if index >= 0 else None
+        return block if block is not None and id < block.end else None
+
+    def after(self, id: int) -> int | None:
+        """The first id of the next block above this id in its bucket."""
+        firsts = self._firsts.get(id // self._size)
+        index = bisect_right(firsts, id) if firsts else 0
+        return firsts[index] if firsts and index < len(firsts) else None
+
+    def ends_at(self, id: int) -> bool:
+        """Does a block end right before this id?"""
+        return id % self._size == 0 or self.holding(id - 1) is not None
+
+    def forget(self, bucket: int) -> None:
+        blocks = self._buckets.pop(bucket, None)
+        self._firsts.pop(bucket, None)
+        if blocks is not None:
+            self._room.freed(self, bucket, sum(len(block.entries) + 200 for block in blocks.values()))
+
+    def clear(self) -> None:
+        for bucket in list(self._buckets):
+            self.forget(bucket)

@@ -1,0 +1,1 @@
+"""Wide-row stores: one interface and its implementations; knows rows, not queues."""

@@ -1,0 +1,281 @@
+"""The store on Cassandra: each operation becomes statements on one partition, sent as one request.
+
+    write              UPDATEs in an unlogged batch: one partition, so it is one mutation, atomic and isolated
+    compare_and_set    UPDATE ... IF in a batch: one Paxos round for all rows; with `drop` the partition's DELETE too
+    read               one SELECT, page by page; a second one for the static row where no row is there to bring it
+    drop               one partition tombstone
+    partitions         SELECT DISTINCT by token
+
+The texts are in `store/cql.py`, sending and failing in `store/cassandra_session.py`, creating the tables in
+`store/cassandra_schema.py`.
+
+Timestamps of plain writes are drawn here, once per write, strictly rising: a write that is repeated after a lost answer
+has the timestamp of its first attempt, so that it cannot win over what was written in between.
+
+Sizes. Cassandra limits batches (50 KiB unless told otherwise) only when they span partitions. What limits ours is the
+largest mutation, half a commit log segment: 16 MiB by default, less where segments are small. A write is cut at
+`atomic_bytes`, far below both.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from capellini.model.address import CassandraAddress
+from capellini.model.clock import Clock, RealClock
+from capellini.model.errors import CapelliniError, Unknown
+from capellini.store import cassandra_schema, cql
+from capellini.store.cassandra_session import Bound, Session
+from capellini.store.checks import check_batch, check_cas, check_drop, check_partitions, check_slice
+from capellini.store.interface import (
+    Batch,
+    Cas,
+    Column,
+    Counts,
+    Key,
+    Level,
+    Outcome,
+    Page,
+    Row,
+    Slice,
+    Store,
+    Table,
+    Type,
+    Value,
+    Values,
+)
+
+ROW_BYTES: Final = 32  # what a row costs beside its values, roughly: names, timestamps, lengths
+
+
+class CassandraStore(Store):
+    def __init__(self, session: Session, clock: Clock) -> None:
+        self.counts: Counts = session.counts
+        self._session = session
+        self._clock = clock
+        self._keyspace = session.address.keyspace
+        self._updates: dict[tuple[str, tuple[str, ...], bool], Any] = {}
+        self._nobody = values_nobody_has()
+        self._last_us = 0
+        self._prepared_once = False
+
+    @classmethod
+    async def open(cls, address: CassandraAddress, clock: Clock | None = None) -> CassandraStore:
+        """Connect. Raises CannotOpen with what to do. `prepare` makes the tables."""
+        clock = clock or RealClock()
+        return cls(await Session.connect(address, clock), clock)
+
+    async def prepare(self, tables: tuple[Table, ...], create: bool = True) -> None:
+        await cassandra_schema.ensure(self._session, tables, create, self._clock)
+        self._prepared_once = True
+
+    # ---- reading
+
+    async def read(self, slice: Slice) -> Page:
+        check_slice(slice)
+        self.counts.reads += 1
+        table = slice.table
+        columns = wanted(table.columns, slice.columns)
+        statics = wanted(table.statics, slice.columns)
+        if slice.limit == 0 or slice.end == ():  # everything begins with (): nothing is below it
+            return Page([], await self._static(slice, statics))
+        text, parameters = cql.select(self._keyspace, slice, (*columns, *statics))
+        found = [row.as_list() for row in await self._session.read(text, parameters, slice.level, slice.limit)]
+        width = len(table.clustering)
+        rows = list(rows_of(table, columns, found))
+        if found:
+            static = values_of(statics, found[0][width + len(columns) :])
+        else:
+            # Cassandra brings the static row with rows only, unless the whole partition was asked for.
+            bounded = slice.start or slice.end or slice.after
+            static = await self._static(slice, statics) if bounded else {}
+        return Page(rows, static, more=len(rows) >= slice.limit)
+
+    async def _static(self, slice: Slice, columns: Sequence[Column]) -> dict[str, Value]:
+        if not columns:
+            return {}
+        text = cql.select_static(self._keyspace, slice.table, columns)
+        found = await self._session.read(text, slice.partition, slice.level)
+        return values_of(columns, found[0].as_list()) if found else {}
+
+    async def partitions(self, table: Table, limit: int = 1_000, after: Key | None = None) -> list[Key]:
+        check_partitions(table, limit, after)
+        self.counts.reads += 1
+        text = cql.distinct(self._keyspace, table, after is not None)
+        parameters = [*(after or ()), min(limit, cql.MOST_ROWS)]
+        found = await self._session.read(text, parameters, Level.QUORUM, limit)
+        return [key_of(table.partition, row.as_list()) for row in found]
+
+    # ---- plain writes
+
+    async def write(self, batch: Batch) -> None:
+        check_batch(batch)
+        self.counts.writes += 1
+        timestamp_us = batch.timestamp_us or self._now_us()
+        done = False
+        for statements, size in await self._parts(batch):
+            try:
+                await self._session.write(statements, batch.level, timestamp_us)
+            except CapelliniError as error:
+                if not done or isinstance(error, Unknown):
+                    raise
+                raise Unknown(f"a part of a large write was done, the rest was not: {error.says}") from error
+            done = True
+            self.counts.bytes_written += size
+
+    async def _parts(self, batch: Batch) -> list[tuple[list[Bound], int]]:
+        """The statements of a write, in requests of up to `atomic_bytes`, each with its size."""
+        table, partition, ttl_s = batch.table, batch.partition, batch.ttl_s or 0
+        part: list[Bound] = []
+        parts: list[tuple[list[Bound], int]] = []
+        size = 0
+        if batch.clear_before is not None:
+            text = cql.delete_before(self._keyspace, table, len(batch.clear_before))
+            part.append((await self._session.prepare(text), [*partition, *batch.clear_before]))
+        if batch.static:
+            prepared = await self._update(table, tuple(batch.static), static=True)
+            part.append((prepared, [ttl_s, *batch.static.values(), *partition]))
+            size += size_of(batch.static)
+        shapes: dict[tuple[str, ...], Any] = {}
+        for key, values in batch.rows:
+            names = tuple(values)
+            prepared = shapes.get(names)
+            if prepared is None:
+                prepared = shapes[names] = await self._update(table, names, static=False)
+            more = size_of(values)
+            if part and size + more > self.atomic_bytes:
+                parts.append((part, size))
+                part, size = [], 0
+            part.append((prepared, [ttl_s, *values.values(), *partition, *key]))
+            size += more
+        parts.append((part, size))
+        return parts
+
+    async def _update(self, table: Table, names: tuple[str, ...], static: bool) -> Any:
+        shape = (table.name, names, static)
+        found = self._updates.get(shape)
+        if found is None:
+            found = await self._session.prepare(cql.update(self._keyspace, table, names, static))
+            self._updates[shape] = found
+        return found
+
+    async def drop(
+        self, table: Table, partition: Key, level: Level = Level.QUORUM, timestamp_us: int | None = None
+    ) -> None:
+        check_drop(table, partition, timestamp_us, level)
+        self.counts.writes += 1
+        prepared = await self._session.prepare(cql.delete_partition(self._keyspace, table))
+        await self._session.write([(prepared, [*partition])], level, timestamp_us or self._now_us())
+
+    def _now_us(self) -> int:
+        self._last_us = max(self._last_us + 1, int(self._clock.now_s() * 1_000_000))
+        return self._last_us
+
+    # ---- compare-and-set
+
+    async def compare_and_set(self, cas: Cas) -> Outcome:
+        check_cas(cas)
+        self.counts.writes += 1
+        statements: list[Bound] = []
+        asked: list[Key | None] = []
+        size = 0
+        for change in cas.changes:
+            statements.append(await self._change(cas, change.key, cql.expectations(cas.table, change), change.values))
+            if change.expect is not None:
+                asked.append(change.key)
+            size += size_of(change.values)
+        if cas.drop:
+            prepared = await self._session.prepare(cql.delete_partition(self._keyspace, cas.table))
+            statements.append((prepared, [*cas.partition]))
+        answer = await self._session.compare_and_set(statements, cas.level)
+        if answer[0][cql.APPLIED]:
+            self.counts.bytes_written += size
+            return Outcome(True, {})
+        return Outcome(False, cql.current_rows(cas.table, asked, answer))
+
+    async def _change(self, cas: Cas, key: Key | None, expected: Values | None, values: Values) -> Bound:
+        table, static = cas.table, key is None
+        parameters = [cas.ttl_s or 0, *values.values(), *cas.partition, *(key or ())]
+        if expected is None:
+            return await self._update(table, tuple(values), static), parameters
+        names = tuple(expected)
+        text = cql.update_if(self._keyspace, table, tuple(values), static, names)
+        parameters += expected.values()
+        parameters += [self._nobody[c.type] for c in cql.shown(table, static, names) if c.type in self._nobody]
+        return await self._session.prepare(text), parameters
+
+    # ---- the rest
+
+    async def skew_s(self) -> float:
+        began_s = self._clock.now_s()
+        found = await self._session.read("SELECT toTimestamp(now()) FROM system.local", [], Level.ONE)
+        ended_s = self._clock.now_s()
+        return float(found[0].as_list()[0].timestamp()) - (began_s + ended_s) / 2
+
+    async def check(self) -> None:
+        """A read at the level of puts, of a row that is always there."""
+        if not self._prepared_once:
+            await self._session.read("SELECT key FROM system.local", [], Level.ONE)
+            return
+        text = f"SELECT version FROM {cql.place(self._keyspace, cql.VERSIONS)} WHERE name = ?"
+        await self._session.read(text, [cassandra_schema.OURS], Level.QUORUM)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+# ---- rows and values
+
+
+def wanted(columns: Sequence[Column], names: Sequence[str] | None) -> tuple[Column, ...]:
+    return tuple(column for column in columns if names is None or column.name in names)
+
+
+def values_of(columns: Sequence[Column], values: Sequence[Any]) -> dict[str, Value]:
+    """The columns that have a value."""
+    return {
+        column.name: cql.native(column, value)
+        for column, value in zip(columns, values, strict=True)
+        if value is not None
+    }
+
+
+def key_of(columns: Sequence[Column], values: Sequence[Any]) -> Key:
+    return tuple(
+        UUID(value) if column.type is Type.TIMEUUID else value for column, value in zip(columns, values, strict=True)
+    )
+
+
+def rows_of(table: Table, columns: Sequence[Column], found: Sequence[list[Any]]) -> Iterator[Row]:
+    width, end = len(table.clustering), len(table.clustering) + len(columns)
+    for values in found:
+        if width and values[0] is None:
+            continue  # the static row of a partition without rows
+        yield Row(key_of(table.clustering, values[:width]), values_of(columns, values[width:end]))
+
+
+def size_of(values: Values) -> int:
+    """About how many bytes a row takes."""
+    size = ROW_BYTES
+    for value in values.values():
+        size += len(value) if isinstance(value, bytes | str) else 8
+    return size
+
+
+def values_nobody_has() -> dict[Type, Value]:
+    """One random value per type, drawn for this process, which no cell holds: 60 bits of chance or more.
+
+    They stand in conditions that always hold (see `store/cql.py`). Should a cell hold one after all, a compare-and-set
+    is refused without reason, showing the row as it is.
+    """
+    version_1 = secrets.randbits(64) & ~(0xF << 12) | 1 << 12
+    return {
+        Type.TEXT: secrets.token_hex(16),
+        Type.BLOB: secrets.token_bytes(16),
+        Type.INT: -(1 << 62) - secrets.randbits(61),
+        Type.DOUBLE: float.fromhex(f"0x1.{secrets.randbits(52):013x}p-900"),
+        Type.TIMEUUID: UUID(int=version_1 << 64 | 1 << 63 | secrets.randbits(62)),
+    }

@@ -1,0 +1,170 @@
+"""Make sure that the keyspace and its tables are there, are ours, and may be used.
+
+    keyspace there? ──no──▶ create ─┐
+      │ yes                         ▼
+      └──▶ version row: newer ──▶ CannotOpen      older ──▶ the steps between, one by one
+                        same, or none yet ──▶ each table: create, or compare column by column ──▶ write the version
+
+The version row is changed by compare-and-set, after the step it stands for: two nodes that start at once may both take
+a step, and one may die halfway, so steps are harmless to repeat (`IF NOT EXISTS`). Every sentence here is for a person
+who has to do something about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
+
+from capellini.model.clock import Clock
+from capellini.model.errors import CannotOpen, StoreError
+from capellini.store import cql
+from capellini.store.cassandra_session import Session
+from capellini.store.interface import Level, Table, Type, Value
+from capellini.store.schema import SCHEMA_VERSION
+
+AGREEMENT_S: Final = 30.0  # nodes tell each other of a change within seconds; past that something is broken
+POLL_S: Final = 0.2
+OURS: Final = "capellini"  # the key of the version row
+
+# The statements that lead from a version to the next, `{keyspace}` filled in; each harmless to repeat.
+MIGRATIONS: Final[Mapping[int, tuple[str, ...]]] = {}
+
+
+async def ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock) -> None:
+    """Raises CannotOpen with what to do."""
+    try:
+        await _ensure_keyspace(session, create)
+        version = await _version(session)
+        if version is not None and version > SCHEMA_VERSION:
+            raise CannotOpen(
+                f"keyspace {session.address.keyspace} has tables of version {version}, and this is a Capellini for "
+                f"version {SCHEMA_VERSION}: use a newer one, or another keyspace"
+            )
+        if version is not None and version < SCHEMA_VERSION:
+            await _migrate(session, version, create)
+        await _ensure_tables(session, (cql.VERSIONS, *tables), create)
+        await _agreement(session, clock)
+        if version is None:
+            await _set_version(session, None, SCHEMA_VERSION)
+    except StoreError as error:
+        raise CannotOpen(f"{session.address} answers, but does not work: {error.says}") from error
+    if session.address.username:
+        await _probe(session, (cql.VERSIONS, *tables))
+
+
+async def _ensure_keyspace(session: Session, create: bool) -> None:
+    keyspace = session.address.keyspace
+    known = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?"
+    if await session.read(known, [keyspace], Level.ONE):
+        return
+    if not create:
+        raise CannotOpen(f"keyspace {keyspace} does not exist at {session.address}: create it, or let Capellini do it")
+    copies = cql.replication_map(session.address.replication, session.dc)
+    for dc, count in copies.items():
+        if count > len(session.dcs.get(dc, ())):
+            raise CannotOpen(
+                f"replication {session.address.replication} wants {count} nodes in data centre {dc!r}, which has "
+                f"{len(session.dcs.get(dc, ()))}: name another number in the address (replication=...)"
+            )
+    await session.change_schema(cql.create_keyspace(keyspace, copies), f"create keyspace {keyspace}")
+
+
+async def _ensure_tables(session: Session, tables: tuple[Table, ...], create: bool) -> None:
+    keyspace = session.address.keyspace
+    for table in tables:
+        found = await _columns(session, table)
+        if not found:
+            if not create:
+                raise CannotOpen(f"table {keyspace}.{table.name} does not exist: create it, or let Capellini do it")
+            await session.change_schema(cql.create_table(keyspace, table), f"create tables in keyspace {keyspace}")
+        elif wrong := cql.faults(table, found):
+            raise CannotOpen(
+                f"table {keyspace}.{table.name} is not Capellini's, or was changed by hand: {'; '.join(wrong)}"
+            )
+
+
+async def _columns(session: Session, table: Table) -> dict[str, tuple[str, str]]:
+    text = "SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
+    rows = await session.read(text, [session.address.keyspace, table.name], Level.ONE)
+    return {name: (kind, type) for name, kind, type in (row.as_tuple() for row in rows)}
+
+
+async def _agreement(session: Session, clock: Clock) -> None:
+    """Wait until all nodes that are up have the same schema."""
+    deadline_s = clock.elapsed_s() + AGREEMENT_S
+    while True:
+        local = await session.read("SELECT schema_version FROM system.local", [], Level.ONE)
+        peers = await session.read("SELECT schema_version FROM system.peers_v2", [], Level.ONE)
+        # A node that is down keeps its last version in the list: a majority must agree, the rest learns when it is up.
+        versions = [str(row.as_tuple()[0]) for row in (*local, *peers)]
+        if 2 * versions.count(versions[0]) > len(versions):
+            return
+        if clock.elapsed_s() > deadline_s:
+            raise CannotOpen(f"the nodes of {session.address} disagree on the schema: see `nodetool describecluster`")
+        await clock.sleep(POLL_S)
+
+
+# ---- versions
+
+
+async def _version(session: Session) -> int | None:
+    """None while there is no version row."""
+    if not await _columns(session, cql.VERSIONS):
+        return None
+    text = f"SELECT version FROM {cql.place(session.address.keyspace, cql.VERSIONS)} WHERE name = ?"
+    try:
+        rows = await session.read(text, [OURS], Level.SERIAL)
+    except StoreError as error:
+        raise CannotOpen(f"the tables of keyspace {session.address.keyspace} cannot be read: {error.says}") from error
+    return rows[0].as_tuple()[0] if rows else None
+
+
+async def _set_version(session: Session, before: int | None, after: int) -> None:
+    """Refused means that another node has done it: then it is done."""
+    text = cql.update_if(session.address.keyspace, cql.VERSIONS, ("version",), False, ("version",))
+    await session.compare_and_set([(await session.prepare(text), [0, after, OURS, before])], Level.SERIAL)
+
+
+async def _migrate(session: Session, version: int, create: bool) -> None:
+    keyspace = session.address.keyspace
+    for step in range(version, SCHEMA_VERSION):
+        if step not in MIGRATIONS or not create:
+            advice = "let it change the tables" if step in MIGRATIONS else "use another keyspace, that one is unknown"
+            raise CannotOpen(
+                f"keyspace {keyspace} has tables of version {version}, and this is a Capellini for version "
+                f"{SCHEMA_VERSION}: {advice}"
+            )
+        for statement in MIGRATIONS[step]:
+            await session.change_schema(statement.format(keyspace=cql.quoted(keyspace)), "change its tables")
+        await _set_version(session, step, step + 1)
+
+
+# ---- rights
+
+
+async def _probe(session: Session, tables: tuple[Table, ...]) -> None:
+    """A compare-and-set that is always refused, on each table: it needs the rights to read and to write."""
+    for table in tables:
+        column = cql.quoted((table.statics or table.columns)[0].name)
+        key = table.partition if table.statics else (*table.partition, *table.clustering)
+        text = (
+            f"UPDATE {cql.place(session.address.keyspace, table)} SET {column} = null WHERE {cql.equal(key)} "
+            f"IF {column} != null AND {column} = null"
+        )
+        try:
+            prepared = await session.prepare(text)
+            await session.compare_and_set([(prepared, [_SAMPLE[each.type] for each in key])], Level.SERIAL)
+        except StoreError as error:
+            raise CannotOpen(
+                f"user {session.address.username!r} cannot work with table {session.address.keyspace}.{table.name}: "
+                f"grant SELECT and MODIFY on the keyspace ({error.says})"
+            ) from error
+
+
+_SAMPLE: Final[Mapping[Type, Value]] = {
+    Type.TEXT: OURS,
+    Type.BLOB: OURS.encode(),
+    Type.INT: 0,
+    Type.TIMEUUID: UUID("00000000-0000-1000-8000-000000000000"),
+}

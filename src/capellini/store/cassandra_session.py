@@ -1,0 +1,351 @@
+"""A connection to a Cassandra cluster: what is sent, through whom, how often, and what each failure means.
+
+    read, plain write      ──▶ up to three attempts ──▶ answer, Invalid, Unavailable or (writes) Unknown
+    compare-and-set        ──▶ one attempt          ──▶ answer, Invalid, Unavailable or Unknown
+
+The driver repeats nothing by itself: its retry policy is off, and no request is called idempotent, so that after a lost
+connection it does not send a request again. What it calls "no hosts available" was therefore never sent.
+
+The first attempt goes to a replica (token-aware, in the local data centre). A coordinator that hangs could be met
+again, so the second and the third are each bound to one host, and those are two different hosts: one is not it.
+
+What a failure means depends on what was asked. A write that a coordinator refused for want of replicas has not
+happened; but a compare-and-set may meet the same error after its proposal was accepted, while it commits. The error
+names the level that could not be had: a serial one means that nothing was proposed, any other that it is not known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import acsylla
+from acsylla import errors as driver
+
+from capellini.model.address import CassandraAddress
+from capellini.model.clock import Clock
+from capellini.model.errors import CannotOpen, CapelliniError, Invalid, Overloaded, TooLarge, Unavailable, Unknown
+from capellini.store.interface import Counts, Level, Value
+
+ATTEMPTS: Final = 3  # the first, and two by way of hosts that differ
+PAUSE_S: Final = 0.1  # before a repeat: an error that came at once would come again at once
+SCHEMA_TIMEOUT_S: Final = 30.0  # a schema change is agreed on by all nodes first
+PAGE_ROWS: Final = 1_000  # one page is one answer in a coordinator's memory
+HEARTBEAT_S: Final = 5  # a hung host is noticed by a heartbeat that nobody answers...
+IDLE_S: Final = 15  # ...and its connection given up after so long
+
+Bound = tuple[Any, list[Value]]  # a prepared statement and what is bound to it
+
+
+class Kind(enum.Enum):
+    READ = "read"
+    WRITE = "write"
+    CAS = "compare-and-set"
+
+
+# The request is wrong, whoever is asked.
+_INVALID: Final = (
+    driver.CassErrorServerInvalidQuery, driver.CassErrorServerSyntaxError, driver.CassErrorServerConfigError,
+    driver.CassErrorServerProtocolError, driver.CassErrorLibBadParams, driver.CassErrorLibInvalidValueType,
+    driver.CassErrorLibMessageEncode, driver.CassErrorLibIndexOutOfBounds, driver.CassErrorLibParameterUnset,
+)  # fmt: skip
+# Never sent, or refused before anything was done.
+_NOT_DONE: Final = (
+    driver.CassErrorLibNoHostsAvailable, driver.CassErrorLibNoAvailableIoThread, driver.CassErrorServerIsBootstrapping,
+    driver.CassErrorServerUnauthorized, driver.CassErrorServerBadCredentials,
+    driver.CassErrorLibExecutionProfileInvalid,
+)  # fmt: skip
+_NOT_SENT_BUSY: Final = (driver.CassErrorLibRequestQueueFull, driver.CassErrorLibNoStreams)
+
+
+def meaning(error: Exception, kind: Kind) -> CapelliniError:
+    """What a failure of the driver or the server says about the request."""
+    says = str(error)
+    if isinstance(error, _INVALID):
+        if "oversized mutation" in says or "too big" in says:
+            return TooLarge(f"Cassandra takes no request that large: {says}")
+        if "does not exist" in says:
+            return Unavailable(f"the tables are gone: {says}")
+        return Invalid(f"Cassandra refuses the request: {says}")
+    if isinstance(error, _NOT_SENT_BUSY):
+        return Overloaded("more requests wait for Cassandra than the driver takes: send fewer at a time")
+    if isinstance(error, _NOT_DONE):
+        return Unavailable(f"Cassandra cannot be asked now: {says}")
+    if kind is Kind.READ:
+        return Unavailable(f"Cassandra does not give an answer now: {says}")
+    if isinstance(error, driver.CassErrorServerUnavailable) and (kind is Kind.WRITE or "SERIAL" in says):
+        return Unavailable(f"too few Cassandra nodes are up: {says}")
+    if isinstance(error, driver.CassErrorServerOverloaded) and kind is Kind.WRITE:
+        return Overloaded(f"Cassandra has too much to do: {says}")
+    return Unknown(f"Cassandra did not say whether a {kind.value} was done: {says}")
+
+
+class Session:
+    """One open session of the driver. `hosts` are those of the local data centre `dc`, `dcs` has all."""
+
+    def __init__(self, address: CassandraAddress, clock: Clock, inner: Any, dc: str, dcs: dict[str, list[str]]) -> None:
+        self.address = address
+        self.counts = Counts()
+        self.dc = dc
+        self.dcs = dcs
+        self.hosts = sorted(dcs[dc])
+        self._clock = clock
+        self._inner = inner
+        self._prepared: dict[str, Any] = {}
+        self._turn = itertools.count()
+        self._closed = False
+        self._open_calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._levels = levels(address.level)
+        self._serial = acsylla.Consistency.SERIAL
+
+    @classmethod
+    async def connect(cls, address: CassandraAddress, clock: Clock) -> Session:
+        """Look at the cluster first, then connect with a profile per host. Raises CannotOpen."""
+        look = await _connected(_cluster(address, load_balance_round_robin=True), address)
+        try:
+            local = (await look.execute(acsylla.create_statement(_LOCAL))).first().as_tuple()
+            peers = [row.as_tuple() for row in await look.execute(acsylla.create_statement(_PEERS))]
+        except driver.CassException as error:
+            raise CannotOpen(f"{address} is connected, but does not tell its nodes: {error}") from error
+        finally:
+            await look.close()
+        dcs: dict[str, list[str]] = {}
+        for name, host in (local, *peers):
+            if name and host:
+                dcs.setdefault(str(name), []).append(str(host))
+        dc = address.dc or str(local[0])
+        if dc not in dcs:
+            raise CannotOpen(f"there is no data centre {dc!r} at {address}: there is {', '.join(sorted(dcs))}")
+        cluster = _cluster(address, load_balance_dc_aware=dc)
+        for host in dcs[dc]:
+            cluster.create_execution_profile(_at(host), load_balance_round_robin=True, whitelist_hosts=host)
+        return cls(address, clock, await _connected(cluster, address), dc, dcs)
+
+    # ---- asking
+
+    async def prepare(self, text: str) -> Any:
+        """The prepared statement of a text; made once. Nothing happens by preparing, so it is repeated like a read."""
+        found = self._prepared.get(text)
+        if found is None:
+            found = await self._attempts(Kind.READ, lambda _: self._inner.create_prepared(text, self.address.timeout_s))
+            self._prepared[text] = found
+        return found
+
+    async def read(self, text: str, parameters: Sequence[Value], level: Level, limit: int | None = None) -> list[Any]:
+        """All rows of the answer, page by page."""
+        prepared = await self.prepare(text)
+        consistency = self._levels[level]
+        rows: list[Any] = []
+        state: bytes | None = None
+        while True:
+            result = await self._attempts(Kind.READ, self._page(prepared, parameters, consistency, state))
+            self.counts.statements += 1
+            self.counts.rounds += level in (Level.SERIAL, Level.LOCAL_SERIAL)
+            rows.extend(result)
+            if not result.has_more_pages() or (limit is not None and len(rows) >= limit):
+                return rows
+            state = result.page_state()
+
+    async def write(self, statements: Sequence[Bound], level: Level, timestamp_us: int) -> None:
+        """One request, with one timestamp however often it is sent."""
+        self.counts.statements += len(statements)
+        await self._attempts(
+            Kind.WRITE, lambda profile: self._send(statements, self._levels[level], self._serial, profile, timestamp_us)
+        )
+
+    async def compare_and_set(self, statements: Sequence[Bound], level: Level) -> list[dict[str, Value]]:
+        """One request, sent once. The lines of the answer, by column."""
+        serial = self._levels[level]
+        local = serial is acsylla.Consistency.LOCAL_SERIAL
+        commit = acsylla.Consistency.LOCAL_QUORUM if local else acsylla.Consistency.QUORUM
+        self.counts.statements += len(statements)
+        self.counts.rounds += 1
+        result = await self._attempts(Kind.CAS, lambda _: self._send(statements, commit, serial, None, None))
+        return [row.as_dict() for row in result]
+
+    async def change_schema(self, text: str, what: str) -> None:
+        """Always by way of the first host that is up: a table that two coordinators create at once would be two tables.
+
+        Raises CannotOpen, saying `what` it was for.
+        """
+        for host in self.hosts:
+            statement = acsylla.create_statement(text, timeout=SCHEMA_TIMEOUT_S, execution_profile=_at(host))
+            self.counts.requests += 1
+            try:
+                await self._inner.execute(statement)
+                return
+            except driver.CassErrorServerAlreadyExists:
+                return  # somebody else was first
+            except driver.CassErrorLibNoHostsAvailable as error:
+                failure = error
+            except driver.CassErrorServerUnauthorized as error:
+                raise CannotOpen(
+                    f"user {self.address.username!r} may not {what}: grant it, or let an administrator run the output "
+                    f"of `capellini schema print`"
+                ) from error
+            except driver.CassException as error:
+                raise CannotOpen(f"{self.address} does not {what}: {error}") from error
+        raise CannotOpen(f"{self.address} does not {what}: {failure}") from failure
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._idle.wait()
+            await self._inner.close()
+
+    # ---- sending
+
+    def _page(
+        self, prepared: Any, parameters: Sequence[Value], consistency: Any, state: bytes | None
+    ) -> Callable[[str | None], Any]:
+        def send(profile: str | None) -> Any:
+            statement = prepared.bind(
+                list(parameters),
+                page_size=PAGE_ROWS,
+                page_state=state,
+                timeout=self.address.timeout_s,
+                consistency=consistency,
+                execution_profile=profile,
+            )
+            return self._inner.execute(statement)
+
+        return send
+
+    def _send(
+        self, statements: Sequence[Bound], consistency: Any, serial: Any, profile: str | None, timestamp_us: int | None
+    ) -> Any:
+        if len(statements) == 1:
+            prepared, parameters = statements[0]
+            statement = prepared.bind(
+                parameters,
+                timeout=self.address.timeout_s,
+                consistency=consistency,
+                serial_consistency=serial,
+                execution_profile=profile,
+            )
+            if timestamp_us is not None:
+                statement.set_timestamp(timestamp_us)
+            return self._inner.execute(statement)
+        batch = acsylla.create_batch_unlogged(self.address.timeout_s, profile)
+        batch.set_consistency(consistency)
+        batch.set_serial_consistency(serial)
+        if timestamp_us is not None:
+            batch.set_timestamp(timestamp_us)
+        add = batch.add_statement
+        for prepared, parameters in statements:
+            add(prepared.bind(parameters))
+        return self._inner.execute_batch(batch)
+
+    async def _attempts(self, kind: Kind, send: Callable[[str | None], Any]) -> Any:
+        """Send until there is an answer. `send` builds the request anew: the driver may still hold the last one."""
+        self._begin()
+        try:
+            lost: CapelliniError | None = None
+            for attempt in range(1, ATTEMPTS + 1):
+                self.counts.requests += 1
+                profile = None if attempt == 1 else _at(self.hosts[next(self._turn) % len(self.hosts)])
+                try:
+                    return await send(profile)
+                except driver.CassException as error:
+                    failure = meaning(error, kind)
+                except (TypeError, ValueError, OverflowError) as error:
+                    failure = Invalid(f"a value does not fit its column: {error}")  # binding failed: nothing was sent
+                if isinstance(failure, Unknown):
+                    lost = failure
+                if isinstance(failure, Invalid) or kind is Kind.CAS or attempt == ATTEMPTS:
+                    break
+                self.counts.retries += 1
+                await self._clock.sleep(PAUSE_S)
+            if lost is not None:
+                self.counts.unknown += 1
+                raise lost
+            raise failure
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
+        if self._closed:
+            raise Unavailable("the store is closed")
+        self._open_calls += 1
+        self._idle.clear()
+
+    def _end(self) -> None:
+        self._open_calls -= 1
+        if not self._open_calls:
+            self._idle.set()
+
+
+_LOCAL: Final = "SELECT data_center, rpc_address FROM system.local"
+_PEERS: Final = "SELECT data_center, native_address FROM system.peers_v2"
+
+
+def _at(host: str) -> str:
+    """The name of the profile that is bound to one host."""
+    return f"at {host}"
+
+
+def levels(plain: str) -> dict[Level, Any]:
+    """The driver's level for each of ours. The address says what a quorum is; a local one makes serial local too."""
+    found = {level: getattr(acsylla.Consistency, level.name) for level in Level}
+    found[Level.QUORUM] = getattr(acsylla.Consistency, plain.upper())
+    if plain == "local_quorum":
+        found[Level.SERIAL] = acsylla.Consistency.LOCAL_SERIAL
+    return found
+
+
+def _cluster(address: CassandraAddress, **routing: Any) -> Any:
+    tls: dict[str, Any] = {}
+    if address.ssl or address.ssl_ca:
+        tls = {
+            "ssl_enabled": True,
+            "ssl_trusted_cert": _certificate(address),
+            "ssl_verify_flags": acsylla.SSLVerifyFlags.PEER_IDENTITY,
+        }
+    return acsylla.create_cluster(
+        list(address.hosts),
+        port=address.port,
+        username=address.username,
+        password=address.password if address.username is None else address.password or "",
+        connect_timeout=address.timeout_s,
+        request_timeout=address.timeout_s,
+        log_level="critical",  # it calls each connection to a server that is not ScyllaDB an error
+        consistency=acsylla.Consistency.QUORUM,
+        serial_consistency=acsylla.Consistency.SERIAL,
+        retry_policy="fallthrough",
+        heartbeat_interval_sec=HEARTBEAT_S,
+        idle_timeout_sec=IDLE_S,
+        exponential_reconnect_base_delay_ms=500,
+        exponential_reconnect_max_delay_ms=10_000,
+        application_name="capellini",
+        **routing,
+        **tls,
+    )
+
+
+def _certificate(address: CassandraAddress) -> str:
+    if not address.ssl_ca:
+        raise CannotOpen(f"{address} has ssl=true but no ssl_ca=FILE: name the certificate its nodes are verified with")
+    try:
+        with open(address.ssl_ca) as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotOpen(f"ssl_ca={address.ssl_ca} cannot be read: {error}") from error
+
+
+async def _connected(cluster: Any, address: CassandraAddress) -> Any:
+    try:
+        return await cluster.create_session()
+    except driver.CassErrorServerBadCredentials as error:
+        who = f"user {address.username!r}" if address.username else "users without a name"
+        raise CannotOpen(f"{address} does not let {who} in: check the user and password in the address") from error
+    except driver.CassErrorSourceSsl as error:
+        raise CannotOpen(f"{address} cannot be trusted or speaks no TLS: check ssl and ssl_ca ({error})") from error
+    except driver.CassException as error:
+        if "uthentication" in str(error) or "redentials" in str(error):
+            raise CannotOpen(f"{address} wants a user and password: name them in the address ({error})") from error
+        raise CannotOpen(f"no Cassandra answers at {address}: check the address, and that it runs ({error})") from error

@@ -1,0 +1,312 @@
+"""Rows as bytes, with a timestamp on every cell.
+
+A row is one record of one of these forms. Integers are big-endian.
+
+    whole      00 | timestamp µs (8)                 | columns          all columns have a value, written together
+    expiring   01 | timestamp µs (8) | expiry µs (8) | columns          the same with a time to live
+    cells      02 | { column (1), timestamp (8), rank (1), expiry (8), length (4), value } ...
+
+`columns` are first those of fixed size and the lengths of the others but the last, then the others' bytes. Nearly all rows are written whole, in
+one piece: for those there is one timestamp and no lookup. The third form holds what was written in pieces, and cells that were deleted.
+
+A cell is a tuple (timestamp, rank, expiry, bytes). The greater tuple wins, which is the whole rule of last-write-wins:
+the later timestamp; of equal ones a tombstone (rank 2) over a value that expires (1) over one that does not (0), as in Cassandra; then the later
+expiry; then the larger value, compared as bytes. A tombstone's expiry is the time of the deletion, by which it is once cleared away.
+
+The encoder, decoder and scanner of a table are written out as Python source for its columns and compiled once, as dataclasses do: a loop over
+column objects would take several times as long as RocksDB itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+from uuid import UUID
+
+from capellini.model.errors import Invalid, TooLarge
+from capellini.store.interface import MAX_VALUE_BYTES, Column, Row, Type, Value, Values
+from capellini.store.ordered import HALF, KeyCodec
+
+Cell = tuple[int, int, int, bytes]  # timestamp_us, rank, expiry_us, value
+Cells = dict[int, Cell]  # by the column's position
+Scanner = Callable[[Iterable[tuple[bytes, bytes]], int, int, int, bytes], tuple[list[Row], bool]]
+
+PLAIN, EXPIRING, TOMBSTONE = 0, 1, 2
+WHOLE, WHOLE_EXPIRING, IN_CELLS = 0, 1, 2
+_CELL: Final = struct.Struct(">BqBqI")
+_TIMES: Final = struct.Struct(">qq")
+_FIXED: Final = {Type.INT: "q", Type.DOUBLE: "d", Type.BOOL: "?", Type.TIMEUUID: "16s"}
+_PYTHON: Final = {Type.TEXT: str, Type.BLOB: bytes, Type.INT: int, Type.DOUBLE: float, Type.BOOL: bool, Type.TIMEUUID: UUID}
+
+
+class RowCodec:
+    """Encodes the columns (or the static columns) of one table."""
+
+    def __init__(self, columns: tuple[Column, ...], scanned_with: KeyCodec | None = None) -> None:
+        self.columns: Final = columns
+        self.names: Final = tuple(column.name for column in columns)
+        self._keys = scanned_with or KeyCodec(())
+        self._at: Final = {name: at for at, name in enumerate(self.names)}
+        self._fixed = [at for at, column in enumerate(columns) if column.type in _FIXED]
+        self._loose = [at for at, column in enumerate(columns) if column.type not in _FIXED]
+        lengths = "I" * max(0, len(self._loose) - 1)
+        body = "".join(_FIXED[columns[at].type] for at in self._fixed) + lengths
+        self._body = struct.Struct(">" + body)
+        self._plain_head = struct.Struct(">Bq" + body)
+        self._expiring_head = struct.Struct(">Bqq" + body)
+        self._scanners: dict[tuple[str, ...] | None, Scanner] = {}
+        self._wholes: dict[tuple[str, ...] | None, Callable[[bytes, int], dict[str, Value]]] = {}
+        self.whole: Final = self._compile_encoder() if columns else _never_whole
+        self._pieces = self._compile_decoder()
+
+    # ---- to bytes
+
+    def cells(self, values: Values, timestamp_us: int, expiry_us: int, now_us: int) -> Cells:
+        """The cells that writing these values makes. Raises Invalid."""
+        rank = EXPIRING if expiry_us else PLAIN
+        made: Cells = {}
+        for name, value in values.items():
+            at = self._at.get(name)
+            if at is None:
+                raise Invalid(f"there is no column {name!r}")
+            if value is None:
+                made[at] = (timestamp_us, TOMBSTONE, now_us, b"")
+            else:
+                made[at] = (timestamp_us, rank, expiry_us, encode_value(self.columns[at], value))
+        return made
+
+    def record(self, cells: Cells) -> bytes:
+        """The record that holds these cells (at least one)."""
+        first = next(iter(cells.values()))
+        stamp = first[:3]
+        if len(cells) == len(self.columns) and first[1] != TOMBSTONE and all(c[:3] == stamp for c in cells.values()):
+            return self._whole_of(cells, first)
+        parts = [b"\x02"]
+        for at, (timestamp_us, rank, expiry_us, value) in sorted(cells.items()):
+            parts.append(_CELL.pack(at, timestamp_us, rank, expiry_us, len(value)))
+            parts.append(value)
+        return b"".join(parts)
+
+    def _whole_of(self, cells: Cells, first: Cell) -> bytes:
+        head = b"\x01" + _TIMES.pack(first[0], first[2]) if first[1] == EXPIRING else b"\x00" + _TIMES.pack(first[0], 0)[:8]
+        fixed = b"".join(cells[at][3] for at in self._fixed)
+        lengths = b"".join(len(cells[at][3]).to_bytes(4, "big") for at in self._loose[:-1])
+        return head + fixed + lengths + b"".join(cells[at][3] for at in self._loose)
+
+    # ---- from bytes
+
+    def parse(self, record: bytes) -> Cells:
+        """All cells of a record, the dead ones too."""
+        form = record[0]
+        if form == IN_CELLS:
+            return _parse_cells(record)
+        timestamp_us, expiry_us = _TIMES.unpack_from(record, 1) if form else (int.from_bytes(record[1:9], "big", signed=True), 0)
+        rank = EXPIRING if form else PLAIN
+        return {at: (timestamp_us, rank, expiry_us, data) for at, data in enumerate(self._pieces(record, 17 if form else 9))}
+
+    def live(self, record: bytes, now_us: int, wanted: tuple[str, ...] | None = None) -> dict[str, Value] | None:
+        """The values that can be seen now; None if the row does not exist."""
+        form = record[0]
+        if form == WHOLE:
+            return self.values_of_whole(wanted)(record, 9)
+        if form == WHOLE_EXPIRING:
+            return self.values_of_whole(wanted)(record, 17) if _TIMES.unpack_from(record, 1)[1] > now_us else None
+        found: dict[str, Value] = {}
+        exists = False
+        for at, cell in _parse_cells(record).items():
+            if is_live(cell, now_us):
+                exists = True
+                column = self.columns[at]
+                if wanted is None or column.name in wanted:
+                    found[column.name] = decode_value(column.type, cell[3])
+        return found if exists else None
+
+    def check_wanted(self, wanted: tuple[str, ...], also: frozenset[str]) -> None:
+        for name in wanted:
+            if name not in self._at and name not in also:
+                raise Invalid(f"there is no column {name!r}")
+
+    # ---- compiled per table
+
+    def _compile_encoder(self) -> Callable[[Values, int, int], bytes | None]:
+        """whole(values, timestamp_us, expiry_us): the record, or None when the values are not a whole row of the right types."""
+        takes = "\n".join(f"        c{at} = values[{name!r}]" for at, name in enumerate(self.names))
+        checks = " or ".join(f"type(c{at}) is not t{at}" for at in range(len(self.names)))
+        texts = [at for at in self._loose if self.columns[at].type is Type.TEXT]
+        encodes = "\n".join(f"        c{at} = c{at}.encode()" for at in texts)
+        uuids = "\n".join(f"        c{at} = c{at}.bytes" for at in self._fixed if self.columns[at].type is Type.TIMEUUID)
+        body = [f"c{at}" for at in self._fixed] + [f"len(c{at})" for at in self._loose[:-1]]
+        tail = "".join(f" + c{at}" for at in self._loose)
+        source = f"""
+def whole(values, timestamp_us, expiry_us):
+    try:
+{takes}
+        if len(values) != {len(self.names)} or {checks}:
+            return None
+{encodes}
+{uuids}
+        if expiry_us:
+            made = expiring({", ".join(["1", "timestamp_us", "expiry_us", *body])}){tail}
+        else:
+            made = plain({", ".join(["0", "timestamp_us", *body])}){tail}
+    except (KeyError, StructError, UnicodeEncodeError):
+        return None
+    return made if len(made) <= {MAX_VALUE_BYTES} else None
+"""
+        types = {f"t{at}": _PYTHON[column.type] for at, column in enumerate(self.columns)}
+        scope: dict[str, Any] = {
+            "plain": self._plain_head.pack, "expiring": self._expiring_head.pack, "StructError": struct.error, **types,
+        }
+        exec(source, scope)
+        return scope["whole"]  # type: ignore[no-any-return]
+
+    def _unpacking(self, start: str) -> list[str]:
+        """Source lines that take a whole record apart: fixed columns to f0.., where the others' bytes start to s0.."""
+        names = [f"f{at}" for at in self._fixed] + [f"n{at}" for at in self._loose[:-1]]
+        lines = [f"{', '.join(names)}, = body(value, {start})"] if names else []
+        end = f"{start} + {self._body.size}"
+        for number, at in enumerate(self._loose):
+            lines.append(f"s{at} = {end}")
+            if number < len(self._loose) - 1:
+                end = f"s{at} + n{at}"
+        return lines
+
+    def _expression(self, at: int) -> str:
+        """The source of one column's Python value."""
+        kind = self.columns[at].type
+        if kind is Type.TIMEUUID:
+            return f"UUID(bytes=f{at})"
+        if kind in _FIXED:
+            return f"f{at}"
+        cut = f"value[s{at}:]" if at == self._loose[-1] else f"value[s{at}:s{at} + n{at}]"
+        return f"{cut}.decode()" if kind is Type.TEXT else cut
+
+    def _literal(self, wanted: tuple[str, ...] | None) -> str:
+        shown = [at for at, name in enumerate(self.names) if wanted is None or name in wanted]
+        return "{" + ", ".join(f"{self.names[at]!r}: {self._expression(at)}" for at in shown) + "}"
+
+    def values_of_whole(self, wanted: tuple[str, ...] | None) -> Callable[[bytes, int], dict[str, Value]]:
+        """decode(record, where the columns start): the values of a whole row."""
+        found = self._wholes.get(wanted)
+        if found is None:
+            lines = "\n".join(f"    {line}" for line in self._unpacking("at"))
+            source = f"def values(value, at):\n{lines}\n    return {self._literal(wanted)}\n"
+            scope: dict[str, Any] = {"body": self._body.unpack_from, "UUID": UUID}
+            exec(source, scope)
+            found = self._wholes[wanted] = scope["values"]
+        return found
+
+    def _compile_decoder(self) -> Callable[[bytes, int], list[bytes]]:
+        """pieces(record, at): the bytes of each column of a whole row."""
+        decode = self.values_of_whole(None)
+
+        def pieces(record: bytes, at: int) -> list[bytes]:
+            values = decode(record, at)
+            return [encode_value(column, values[column.name]) for column in self.columns]
+
+        return pieces
+
+    def scanner(self, wanted: tuple[str, ...] | None) -> Scanner:
+        """scan(items, cut, limit, now_us, low): up to `limit` rows that exist with keys not below `low`, and whether another follows.
+        `cut` is where the clustering key starts in a key."""
+        found = self._scanners.get(wanted)
+        if found is None:
+            found = self._scanners[wanted] = self._compile_scanner(wanted)
+        return found
+
+    def _compile_scanner(self, wanted: tuple[str, ...] | None) -> Scanner:
+        key = f"(u64(key, cut)[0] - {HALF},)" if self._keys.types == (Type.INT,) else "split(key, cut)"
+        lines = "\n".join(f"            {line}" for line in self._unpacking("9"))
+        source = f"""
+def scan(items, cut, limit, now_us, low):
+    rows = []
+    add = rows.append
+    for key, value in items:
+        if key < low:
+            break
+        if value[0] == 0:
+            if len(rows) == limit:
+                return rows, True
+{lines}
+            add(Row({key}, {self._literal(wanted)}))
+        else:
+            values = live(value, now_us, wanted)
+            if values is not None:
+                if len(rows) == limit:
+                    return rows, True
+                add(Row({key}, values))
+    return rows, False
+"""
+        scope: dict[str, Any] = {
+            "Row": Row, "UUID": UUID, "body": self._body.unpack_from, "u64": struct.Struct(">Q").unpack_from,
+            "split": self._keys.decode, "live": self.live, "wanted": wanted,
+        }
+        exec(source, scope)
+        return scope["scan"]  # type: ignore[no-any-return]
+
+
+def _never_whole(_values: Values, _timestamp_us: int, _expiry_us: int) -> bytes | None:
+    return None
+
+
+def _parse_cells(record: bytes) -> Cells:
+    cells: Cells = {}
+    at = 1
+    while at < len(record):
+        column, timestamp_us, rank, expiry_us, length = _CELL.unpack_from(record, at)
+        at += _CELL.size
+        cells[column] = (timestamp_us, rank, expiry_us, record[at : at + length])
+        at += length
+    return cells
+
+
+def is_live(cell: Cell, now_us: int) -> bool:
+    return cell[1] == PLAIN or (cell[1] == EXPIRING and cell[2] > now_us)
+
+
+def merge(old: Cells, new: Cells) -> Cells:
+    """Last write wins, cell by cell."""
+    merged = dict(old)
+    for at, cell in new.items():
+        known = merged.get(at)
+        if known is None or cell > known:
+            merged[at] = cell
+    return merged
+
+
+def encode_value(column: Column, value: Value) -> bytes:
+    """A value's bytes, which are also how two values of one timestamp compare. Raises Invalid."""
+    kind = column.type
+    if type(value) is int and kind is Type.DOUBLE:
+        value = float(value)
+    if type(value) is not _PYTHON[kind]:
+        raise Invalid(f"column {column.name} is of type {kind.value}: {type(value).__name__} does not go into it")
+    if isinstance(value, bytes):
+        data = value
+    elif isinstance(value, UUID):
+        data = value.bytes
+    elif isinstance(value, str):
+        try:
+            data = value.encode()
+        except UnicodeEncodeError:
+            raise Invalid(f"column {column.name}: the text holds half of a surrogate pair") from None
+    else:
+        try:
+            data = struct.pack(">" + _FIXED[kind], value)
+        except struct.error:
+            raise Invalid(f"column {column.name}: {value} does not fit into 64 bits") from None
+    if len(data) > MAX_VALUE_BYTES:
+        raise TooLarge(f"column {column.name}: a value of {len(data)} bytes is too large: at most {MAX_VALUE_BYTES}")
+    return data
+
+
+def decode_value(kind: Type, data: bytes) -> Value:
+    if kind is Type.BLOB:
+        return data
+    if kind is Type.TEXT:
+        return data.decode()
+    if kind is Type.TIMEUUID:
+        return UUID(bytes=data)
+    value: Value = struct.unpack(">" + _FIXED[kind], data)[0]
+    return value

@@ -1,0 +1,159 @@
+"""The folder of an embedded store: who may open it, in which format it is, and how much room is left.
+
+    folder/format.json   {"format": 1}; written last when a folder is made, so that half a folder is not taken for a whole one
+    folder/lock          locked by the process that has it open, with its process id
+    folder/data/         RocksDB
+
+Our own lock comes before RocksDB's: RocksDB renames its log files before it looks at its lock, and would disturb the other process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from capellini.model.clock import Clock
+from capellini.model.errors import CannotOpen, Full, InUse
+
+FORMAT: Final = 1
+FORMAT_FILE: Final = "format.json"
+LOCK_FILE: Final = "lock"
+DATA_FOLDER: Final = "data"
+OWN: Final = frozenset({FORMAT_FILE, FORMAT_FILE + ".new", LOCK_FILE, DATA_FOLDER, "node.sock"})  # what may lie in a folder that is being made
+
+Migration = Callable[[Path], None]  # takes the folder one format up; may be repeated after a crash in the middle
+MIGRATIONS: Final[Mapping[int, Migration]] = {}  # by the format they start from; none is needed yet
+
+ROOM_BYTES: Final = 64 * 1024 * 1024  # below, plain writes are refused: RocksDB needs room to flush and compact
+ACK_ROOM_BYTES: Final = 16 * 1024 * 1024  # below, everything is: acks free room, so they go on for longer
+ROOM_EVERY_S: Final = 0.05  # how old the answer of the file system may be
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+class FolderLock:
+    """The right to have the folder open. Ends with the process at the latest."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / LOCK_FILE
+        try:
+            self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise CannotOpen(f"{folder} cannot be opened: {error.strerror}; make it writable for this user") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(self._file, 32, 0).decode(errors="replace").strip()
+            os.close(self._file)
+            who = f"process {holder}" if holder.isdigit() else "another process"
+            raise InUse(f"{folder} is in use by {who}: stop it, or go through it") from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        if self._file is not None:
+            os.ftruncate(self._file, 0)
+            os.close(self._file)  # which unlocks it; the file stays, or two processes could lock two files
+            self._file = None
+
+
+def make(folder: Path, create: bool) -> None:
+    """Sees to it that there is a folder that we may lock. Raises CannotOpen."""
+    if folder.exists() and not folder.is_dir():
+        raise CannotOpen(f"{folder} is a file: give a folder")
+    if not folder.exists():
+        if not create:
+            raise CannotOpen(f"{folder} does not exist: nothing was ever stored there")
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise CannotOpen(f"{folder} cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise CannotOpen(f"{folder} is not writable for this user")
+    if not (folder / FORMAT_FILE).exists():
+        foreign = sorted(set(os.listdir(folder)) - OWN)
+        if foreign:
+            raise CannotOpen(f"{folder} holds something else ({foreign[0]}): give an empty folder, or one made by Capellini")
+        if not create:
+            raise CannotOpen(f"{folder} holds no store: nothing was ever stored there")
+
+
+def read_format(folder: Path) -> int | None:
+    """The folder's format; None for a new folder. Raises CannotOpen for one that is newer than this program."""
+    path = folder / FORMAT_FILE
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Format).format
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CannotOpen(f"{path} cannot be read ({error}): restore the folder from a backup") from None
+    if found > FORMAT:
+        raise CannotOpen(f"{folder} has format {found}, made by a newer Capellini: this one knows formats up to {FORMAT}")
+    return found
+
+
+def migrate(folder: Path, migrations: Mapping[int, Migration] = MIGRATIONS, newest: int = FORMAT) -> None:
+    """Takes an older folder up, one format at a time, and marks a new one. Call it under the lock. Raises CannotOpen."""
+    found = read_format(folder)
+    if found is None:
+        return
+    while found < newest:
+        step = migrations.get(found)
+        if step is None:
+            raise CannotOpen(f"{folder} has format {found}, which this Capellini no longer reads: open it with an older one first")
+        step(folder)
+        found += 1
+        write_format(folder, found)
+
+
+def write_format(folder: Path, number: int = FORMAT) -> None:
+    """Replaces the format file, durably."""
+    path, fresh = folder / FORMAT_FILE, folder / (FORMAT_FILE + ".new")
+    with open(fresh, "wb") as file:
+        file.write(msgspec.json.encode(_Format(number)) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def free_bytes(folder: Path) -> int:
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize
+
+
+class Room:
+    """Refuses what would fill the disk, before anything was changed."""
+
+    def __init__(self, folder: Path, clock: Clock, room_bytes: int, measure: Callable[[Path], int] = free_bytes) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._plain_bytes = room_bytes
+        self._ack_bytes = min(room_bytes, ACK_ROOM_BYTES)
+        self._measure = measure
+        self._free_bytes = measure(folder)
+        self._again_s = clock.elapsed_s() + ROOM_EVERY_S
+
+    def check(self, conditional: bool = False) -> None:
+        """Raises Full."""
+        now_s = self._clock.elapsed_s()
+        if now_s >= self._again_s:
+            self._free_bytes = self._measure(self._folder)
+            self._again_s = now_s + ROOM_EVERY_S
+        if self._free_bytes < (self._ack_bytes if conditional else self._plain_bytes):
+            raise Full(f"the disk of {self._folder} is full ({self._free_bytes} bytes are left): make room")

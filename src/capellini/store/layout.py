@@ -1,0 +1,124 @@
+"""Where things are in RocksDB.
+
+    00 00 ...                              of the store itself
+      00 00 'c'                            the clock: highest own timestamp, highest timestamp of all (8 bytes each)
+      00 00 't' name                       a table: its number, and how it was declared
+      00 00 'a' number                     a space apart (the column family named a<number>): the partition prefix it holds
+    number (2) | partition key | 00        head: what was deleted, as pairs of timestamp and bound
+    number (2) | partition key | 01        the static columns
+    number (2) | partition key | 02 | key  the rows, in the order of their clustering key
+
+A partition is one run of keys, so it is dropped by one range delete. The rows of a table that is `apart` are in a column family of their
+own, under their clustering key alone, and are dropped with it; head and static columns stay here.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from capellini.model.errors import Invalid
+from capellini.store.cells import RowCodec
+from capellini.store.interface import Key, Table, Values
+from capellini.store.ordered import KeyCodec
+
+CLOCK_KEY: Final = b"\x00\x00c"
+TABLE_KEYS: Final = b"\x00\x00t"
+APART_KEYS: Final = b"\x00\x00a"
+FIRST_TABLE: Final = 1  # table 0 is the store itself
+HEAD, STATIC, ROWS, BEYOND = b"\x00", b"\x01", b"\x02", b"\x03"
+_MARK: Final = struct.Struct(">qI")
+
+class Mark(msgspec.Struct, frozen=True):
+    """All cells up to this timestamp were deleted: in the whole partition, or in the rows whose encoded key is below `bound`."""
+
+    timestamp_us: int
+    bound: bytes | None  # None: the whole partition, static columns too
+
+    def covers(self, key: bytes | None) -> bool:
+        """`key` None is the static row."""
+        return self.bound is None or (key is not None and key < self.bound)
+
+    def includes(self, other: Mark) -> bool:
+        if self.timestamp_us < other.timestamp_us:
+            return False
+        return self.bound is None or (other.bound is not None and other.bound <= self.bound)
+
+
+def add_mark(marks: tuple[Mark, ...], new: Mark) -> tuple[Mark, ...]:
+    """The marks that say the same with the new one added; few, since later ones usually include earlier ones."""
+    if any(mark.includes(new) for mark in marks):
+        return marks
+    return (*(mark for mark in marks if not new.includes(mark)), new)
+
+
+def deleted_until(marks: tuple[Mark, ...], key: bytes | None) -> int:
+    """Cells of that row with a timestamp up to this one are gone. `key` None is the static row."""
+    return max((mark.timestamp_us for mark in marks if mark.covers(key)), default=-(1 << 63))
+
+
+def pack_marks(marks: tuple[Mark, ...], made_us: int) -> bytes:
+    """`made_us`: when, by which the head is once cleared away."""
+    parts = [made_us.to_bytes(8, "big", signed=True)]
+    for mark in marks:
+        bound = mark.bound
+        parts.append(_MARK.pack(mark.timestamp_us, 0 if bound is None else len(bound) + 1))
+        parts.append(bound or b"")
+    return b"".join(parts)
+
+
+def unpack_marks(data: bytes | None) -> tuple[Mark, ...]:
+    if data is None:
+        return ()
+    marks = []
+    at = 8
+    while at < len(data):
+        timestamp_us, length = _MARK.unpack_from(data, at)
+        at += _MARK.size
+        bound = data[at : at + length - 1] if length else None
+        at += max(0, length - 1)
+        marks.append(Mark(timestamp_us, bound))
+    return tuple(marks)
+
+
+def marks_made_us(data: bytes) -> int:
+    return int.from_bytes(data[:8], "big", signed=True)
+
+
+class Plan:
+    """A table with its codecs, worked out once."""
+
+    def __init__(self, table: Table, number: int) -> None:
+        self.table: Final = table
+        self.number: Final = number
+        self.start: Final = number.to_bytes(2, "big")
+        self.stop: Final = (number + 1).to_bytes(2, "big")
+        self.partitions: Final = KeyCodec(table.partition)
+        self.keys: Final = KeyCodec(table.clustering)
+        self.rows: Final = RowCodec(table.columns, self.keys)
+        self.statics: Final = RowCodec(table.statics)
+        self.static_names: Final = frozenset(self.statics.names)
+        self.conditional_rows: Final = frozenset(at for at, name in enumerate(self.rows.names) if name in table.conditional)
+        self.conditional_statics: Final = frozenset(at for at, name in enumerate(self.statics.names) if name in table.conditional)
+        self.blind: Final = not self.conditional_rows and bool(table.columns)  # a whole plain row may be written without a look
+
+    def prefix(self, partition: Key) -> bytes:
+        return self.start + self.partitions.encode(partition)
+
+    def check_plain(self, values: Values) -> None:
+        for name in values:
+            if name in self.table.conditional:
+                raise Invalid(f"{self.table.name}.{name} is written by compare-and-set only")
+
+    def check_conditional(self, values: Values) -> None:
+        for name in values:
+            if name not in self.table.conditional:
+                raise Invalid(f"{self.table.name}.{name} is written by plain writes only")
+
+
+def declaration(table: Table) -> list[list[list[str]]]:
+    """What of a table decides how its rows are laid out."""
+    groups = (table.partition, table.clustering, table.columns, table.statics)
+    return [[[column.name, column.type.value] for column in group] for group in groups]

@@ -1,0 +1,111 @@
+"""All tables, declared once. Created as CQL tables that a person can read in cqlsh, and as ordered keys in RocksDB.
+
+    queues        (realm)                       ▸ name          what a queue is: kind, generation, options, state
+    left          (realm)                       ▸ queue, generation   what a deleted or purged queue left to be cleared
+    monoton       (queue, generation)                           the next id
+    pointers      (queue, generation)                           the list of unfinished buckets
+    buckets       (queue, generation, bucket)   ▸ first         blocks of messages; the packed state is static
+    keys          (queue, generation, key)                      idempotency keys and moves
+    leases        (node)                                        one row per node: incarnation and beat
+    assignments   (scope)                       ▸ item          which incarnation owns what, with an epoch
+
+Columns named in `conditional` are changed by compare-and-set only, all others by plain writes only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from capellini.store.interface import Column, Table, Type
+
+SCHEMA_VERSION: Final = 1
+
+
+def _columns(**types: Type) -> tuple[Column, ...]:
+    return tuple(Column(name, type) for name, type in types.items())
+
+
+def _names(columns: tuple[Column, ...]) -> frozenset[str]:
+    return frozenset(column.name for column in columns)
+
+
+
+_queue_columns = _columns(kind=Type.TEXT, generation=Type.INT, state=Type.TEXT, record=Type.TEXT, token=Type.TEXT)
+QUEUES: Final = Table(
+    name="queues",
+    doc="What each queue is. A deleted queue keeps its row, so that its next generation is a new one.",
+    partition=_columns(realm=Type.TEXT),
+    clustering=_columns(name=Type.TEXT),
+    columns=_queue_columns,
+    conditional=_names(_queue_columns),
+)
+
+_left_columns = _columns(state=Type.TEXT, bucket_size=Type.INT, token=Type.TEXT)
+LEFT: Final = Table(
+    name="left_over",
+    doc="Generations whose rows are still to be cleared in the background.",
+    partition=_columns(realm=Type.TEXT),
+    clustering=_columns(queue=Type.TEXT, generation=Type.INT),
+    columns=_left_columns,
+    conditional=_names(_left_columns),
+)
+
+_monoton_columns = _columns(next=Type.INT, state=Type.TEXT, token=Type.TEXT)
+MONOTON: Final = Table(
+    name="monoton",
+    doc="The next message id of a work queue.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT),
+    columns=_monoton_columns,
+    conditional=_names(_monoton_columns),
+)
+
+_pointer_columns = _columns(record=Type.BLOB, token=Type.TEXT)
+POINTERS: Final = Table(
+    name="pointers",
+    doc="The unfinished buckets of a work queue, each with the earliest time something in it can be had.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT),
+    columns=_pointer_columns,
+    conditional=_names(_pointer_columns),
+)
+
+_bucket_statics = _columns(state=Type.BLOB, token=Type.TEXT, dropped=Type.BLOB)
+BUCKETS: Final = Table(
+    name="buckets",
+    doc="A run of message ids of a work queue: blocks of messages, and the packed state of all of them.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, bucket=Type.INT),
+    clustering=_columns(first=Type.INT),
+    columns=_columns(count=Type.INT, block=Type.BLOB),
+    statics=_bucket_statics,
+    conditional=_names(_bucket_statics),
+)
+
+_key_columns = _columns(id=Type.INT, state=Type.TEXT, token=Type.TEXT)
+KEYS: Final = Table(
+    name="keys",
+    doc="Idempotency keys: which id a key became. Rows expire with the queue's window.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, key=Type.TEXT),
+    columns=_key_columns,
+    conditional=_names(_key_columns),
+)
+
+_lease_columns = _columns(incarnation=Type.TEXT, beat=Type.INT, state=Type.TEXT, address=Type.TEXT, token=Type.TEXT)
+LEASES: Final = Table(
+    name="leases",
+    doc="One row per node. The holder raises its beat; an ended incarnation never beats again.",
+    partition=_columns(node=Type.TEXT),
+    columns=_lease_columns,
+    conditional=_names(_lease_columns),
+    listable=True,
+)
+
+_assignment_columns = _columns(node=Type.TEXT, incarnation=Type.TEXT, epoch=Type.INT, token=Type.TEXT)
+ASSIGNMENTS: Final = Table(
+    name="assignments",
+    doc="Which incarnation of a node owns what, with an epoch that rises with each owner.",
+    partition=_columns(scope=Type.TEXT),
+    clustering=_columns(item=Type.TEXT),
+    columns=_assignment_columns,
+    conditional=_names(_assignment_columns),
+)
+
+TABLES: Final = (QUEUES, LEFT, MONOTON, POINTERS, BUCKETS, KEYS, LEASES, ASSIGNMENTS)

@@ -1,0 +1,168 @@
+"""What a reader sees: slices, single rows and conditions over the merge of several parts of a partition."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+
+from capellini.store.interface import ABSENT, Cas, Key, Outcome, Page, Row, Slice, Value
+from capellini.store.simulation.cells import Cells, Delta, Order, Ordering, State, above, live, merged
+
+Parts = Sequence[Delta | State]
+Bounds = tuple[Order | None, bool, Order | None]  # the least key, whether it is itself left out, the first key beyond
+
+
+def bounds_of(slice: Slice, ordering: Ordering) -> Bounds:
+    after = None if slice.after is None else ordering.order(slice.after)
+    start = None if slice.start is None else ordering.order(slice.start)
+    end = None if slice.end is None else ordering.order(slice.end)
+    if after is None:
+        return start, False, end
+    return (start, False, after) if slice.reverse else (after, True, end)
+
+
+def _range(keys: list[Order], bounds: Bounds) -> tuple[int, int]:
+    start, beyond, end = bounds
+    if start is None:
+        low = 0
+    else:
+        low = bisect_right(keys, start) if beyond else bisect_left(keys, start)
+    return low, len(keys) if end is None else bisect_left(keys, end)
+
+
+def page_of(parts: Parts, slice: Slice, ordering: Ordering, now_s: float) -> Page:
+    static = static_of(parts, now_s)
+    columns = slice.columns
+    if columns is not None:
+        static = {name: value for name, value in static.items() if name in columns}
+    rows: list[Row] = []
+    limit = slice.limit
+    if limit == 0:
+        return Page(rows, static)
+    plain, key_of = ordering.plain, ordering.key
+    for order, cells in _rows(parts, bounds_of(slice, ordering), slice.reverse):
+        if cells.mixed is None and cells.expires_s > now_s:
+            values = cells.values.copy()
+        else:
+            values = live(cells, now_s)
+        if not values:
+            continue
+        if len(rows) == limit:
+            return Page(rows, static, True)
+        if columns is not None:
+            values = {name: value for name, value in values.items() if name in columns}
+        rows.append(Row(order if plain else key_of(order), values))
+    return Page(rows, static)
+
+
+def _rows(parts: Parts, bounds: Bounds, reverse: bool) -> Iterator[tuple[Order, Cells]]:
+    first = parts[0]
+    if len(parts) == 1 and isinstance(first, State):  # the usual case: all replicas agree
+        low, high = _range(first.keys, bounds)
+        keys = first.keys
+        places = range(high - 1, low - 1, -1) if reverse else range(low, high)
+        orders = map(keys.__getitem__, places)
+        return ((order, first.rows[order]) for order in orders)
+    found = within(parts, bounds)
+    return ((order, found[order]) for order in sorted(found, reverse=reverse))
+
+
+def within(parts: Parts, bounds: Bounds) -> dict[Order, Cells]:
+    """All rows in the bounds, merged."""
+    found: dict[Order, Cells] = {}
+    for part in parts:
+        if isinstance(part, State):
+            low, high = _range(part.keys, bounds)
+            items = [(order, part.rows[order]) for order in part.keys[low:high]]
+        else:
+            items = [(order, cells) for order, cells in part.rows if _inside(order, bounds)]
+        for order, cells in items:
+            old = found.get(order)
+            found[order] = cells if old is None else merged(old, cells)
+    for part in parts:
+        if part.dropped_us or part.cleared:
+            _shadow(found, part)
+    return found
+
+
+def _inside(order: Order, bounds: Bounds) -> bool:
+    start, beyond, end = bounds
+    if start is not None and (order < start or (beyond and order == start)):
+        return False
+    return end is None or order < end
+
+
+def _shadow(found: dict[Order, Cells], part: Delta | State) -> None:
+    for order in list(found):
+        stamp = part.dropped_us
+        for bound, cleared_us in part.cleared:
+            if order < bound and cleared_us > stamp:
+                stamp = cleared_us
+        left = above(found[order], stamp)
+        if left is None:
+            del found[order]
+        else:
+            found[order] = left
+
+
+def static_cells(parts: Parts) -> Cells | None:
+    found: Cells | None = None
+    dropped_us = 0
+    for part in parts:
+        if part.static is not None:
+            found = part.static if found is None else merged(found, part.static)
+        if part.dropped_us > dropped_us:
+            dropped_us = part.dropped_us
+    return found if found is None or not dropped_us else above(found, dropped_us)
+
+
+def static_of(parts: Parts, now_s: float) -> dict[str, Value]:
+    cells = static_cells(parts)
+    return {} if cells is None else live(cells, now_s)
+
+
+def row_of(parts: Parts, order: Order, now_s: float) -> dict[str, Value]:
+    """One row; empty if it does not exist."""
+    cells: Cells | None = None
+    stamp = 0
+    for part in parts:
+        if isinstance(part, State):
+            there = part.rows.get(order)
+        else:
+            there = next((each for at, each in part.rows if at == order), None)
+        if there is not None:
+            cells = there if cells is None else merged(cells, there)
+        if part.dropped_us > stamp:
+            stamp = part.dropped_us
+        for bound, cleared_us in part.cleared:
+            if order < bound and cleared_us > stamp:
+                stamp = cleared_us
+    if cells is not None and stamp:
+        cells = above(cells, stamp)
+    return {} if cells is None else live(cells, now_s)
+
+
+def judge(parts: Parts, cas: Cas, ordering: Ordering, now_s: float) -> Outcome:
+    """Whether all conditions hold; if not, the rows that have conditions as they are."""
+    holds = True
+    rows: dict[Key | None, dict[str, Value]] = {}
+    for change in cas.changes:
+        expect = change.expect
+        if expect is None:
+            continue
+        key = change.key
+        values = static_of(parts, now_s) if key is None else row_of(parts, ordering.order(key), now_s)
+        if values:
+            rows[key] = values
+        if expect is ABSENT:
+            holds = holds and not values
+        else:
+            holds = holds and all(values.get(name) == value for name, value in expect.items())
+    return Outcome(True, {}) if holds else Outcome(False, rows)
+
+
+def anything(parts: Parts, now_s: float) -> bool:
+    """Whether the partition has a live row or static value."""
+    if static_of(parts, now_s):
+        return True
+    return any(live(cells, now_s) for _, cells in _rows(parts, (None, False, None), False))

@@ -1,0 +1,137 @@
+"""Group commit: all writers that wait share one fsync.
+
+    write ─▶ RocksDB (log written, not synced) ─▶ wait ─┐
+    write ─▶ ...                               ─▶ wait ─┼─▶ one fsync ─▶ all of them go on
+    write ─▶ ...                               ─▶ wait ─┘   the next group gathers meanwhile
+
+Where the disk is quick the fsync is made on the event loop, after everything else that was ready in this turn: two changes of thread cost more
+than it does. Where it is slow it is made in one thread of its own and the loop goes on. Which of the two, the moving average of its
+duration decides.
+
+An fsync that failed says nothing about what reached the disk, and a second one that succeeds proves nothing about the first. So the first
+failure is final: whoever waits gets Unknown, and every later call is refused until the store is opened again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from capellini.model.clock import Clock
+from capellini.model.errors import Full, Unavailable, Unknown
+from capellini.store.interface import Counts
+
+INLINE_BELOW_S: Final = 0.000_4  # two changes of thread and the wait for the interpreter's lock take about this long
+WEIGHT: Final = 0.1  # of the newest duration in the moving average: some ten fsyncs decide
+OUTLIER_S: Final = 0.02  # one stall of the disk counts at most so much, or it would keep us off the loop for long
+
+
+class SyncWorker:
+    """Makes what was written durable, for all who wait at once."""
+
+    def __init__(self, flush: Callable[[], None], clock: Clock, counts: Counts) -> None:
+        self._flush = flush
+        self._clock = clock
+        self._counts = counts
+        self._waiting: list[asyncio.Future[None]] = []
+        self._running = False
+        self._thread: ThreadPoolExecutor | None = None
+        self._written = 0  # batches given to RocksDB
+        self._synced = 0  # of those, how many are durable
+        self.average_s = 0.0
+        self.failure: Unavailable | None = None
+
+    async def wait(self) -> None:
+        """Everything written before this call is durable when it returns. Raises Unknown."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        if not self._running:
+            self._running = True
+            loop.call_soon(self._begin, loop)
+        await future
+
+    def written(self) -> None:
+        """Something was written that a later fsync makes durable."""
+        self._written += 1
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything written is durable."""
+        return self._synced == self._written
+
+    def check(self) -> None:
+        """Raises Unavailable (or Full) once an fsync or a write has failed."""
+        if self.failure is not None:
+            raise type(self.failure)(self.failure.says)
+
+    def fail(self, error: Exception) -> Unknown:
+        """From now on nothing is written. The answer for whoever was writing."""
+        if self.failure is None:
+            self.failure = refusal(error)
+        self._counts.unknown += 1
+        return Unknown(f"it may have been written or not: {error}")
+
+    def in_thread(self) -> ThreadPoolExecutor:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="capellini-sync")
+        return self._thread
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+            self._thread = None
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        group, self._waiting = self._waiting, []
+        upto = self._written
+        if self.failure is not None:
+            self._finish(loop, group, upto, None)
+        elif self.average_s < INLINE_BELOW_S:
+            self._finish(loop, group, upto, self._timed_flush())
+        else:
+            task = loop.run_in_executor(self.in_thread(), self._timed_flush)
+            task.add_done_callback(lambda done: self._finish(loop, group, upto, done.result()))
+
+    def _timed_flush(self) -> Exception | None:
+        before_s = self._clock.elapsed_s()
+        try:
+            self._flush()
+        except Exception as error:  # of any kind: whatever it is, durability is not known
+            return error
+        took_s = min(self._clock.elapsed_s() - before_s, OUTLIER_S)
+        self.average_s += WEIGHT * (took_s - self.average_s)
+        return None
+
+    def _finish(
+        self, loop: asyncio.AbstractEventLoop, group: list[asyncio.Future[None]], upto: int, error: Exception | None
+    ) -> None:
+        if error is not None:
+            self.failure = self.failure or refusal(error)
+        elif self.failure is None:
+            self._counts.fsyncs += 1
+            self._synced = upto
+        for future in group:
+            if future.done():  # its caller was cancelled
+                continue
+            if self.failure is None:
+                future.set_result(None)
+            else:
+                self._counts.unknown += 1
+                future.set_exception(Unknown(f"it may be durable or not: {error or self.failure.says}"))
+        if self._waiting:
+            loop.call_soon(self._begin, loop)
+        else:
+            self._running = False
+
+
+def refusal(error: Exception) -> Unavailable:
+    """What later calls get after that error."""
+    text = str(error)
+    if getattr(error, "errno", None) == errno.ENOSPC or os.strerror(errno.ENOSPC) in text:
+        return Full("the disk is full: make room, then start again")
+    return Unavailable(f"the store stopped at an error of the disk; start again: {text}")

@@ -1,0 +1,102 @@
+"""The local cluster for real: faults on the shared one, which is whole again after each test, and cut links."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import acsylla
+import pytest
+
+from capellini.local import network, processes, state
+from capellini.local.cluster import LocalCluster
+from capellini.local.errors import ClusterError
+from capellini.local.health import check_whole, works
+
+pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
+
+NOTICE_TIMEOUT_S = 60.0  # a failure detector needs some ten seconds on a quiet machine
+
+
+def reaches_all(cluster: LocalCluster) -> list[bool]:
+    """For each node: does it, as coordinator, reach every other?"""
+    now = state.load(cluster.folder)
+    assert now is not None
+    return [works(partial(check_whole, node.config.address, now)) for node in now.nodes]
+
+
+def wait_until(cluster: LocalCluster, wanted: list[bool]) -> None:
+    deadline = time.monotonic() + NOTICE_TIMEOUT_S
+    while (seen := reaches_all(cluster)) != wanted:
+        assert time.monotonic() < deadline, f"{seen} instead of {wanted}"
+        time.sleep(0.5)
+
+
+def test_every_node_runs_and_answers(cassandra_cluster: LocalCluster) -> None:
+    assert [(node.state, node.answers) for node in cassandra_cluster.status()] == [("running", True)] * 3
+    assert reaches_all(cassandra_cluster) == [True] * 3
+
+
+async def test_the_driver_writes_and_reads_at_level_all(cassandra_address: str, fresh_keyspace: str) -> None:
+    session = await acsylla.create_cluster(cassandra_address.split(",")).create_session()
+    try:
+        await session.query(
+            f"CREATE KEYSPACE {fresh_keyspace} WITH replication = "
+            "{'class': 'NetworkTopologyStrategy', 'dc1': 3}"
+        )
+        await session.query(f"CREATE TABLE {fresh_keyspace}.t (id int PRIMARY KEY, body text)")
+        write = acsylla.create_statement(f"INSERT INTO {fresh_keyspace}.t (id, body) VALUES (1, 'hello')")
+        write.set_consistency(acsylla.Consistency.ALL)
+        await session.execute(write)
+        read = acsylla.create_statement(f"SELECT body FROM {fresh_keyspace}.t WHERE id = 1")
+        read.set_consistency(acsylla.Consistency.ALL)
+        row = (await session.execute(read)).first()
+        assert row is not None and row.column_value("body") == "hello"
+    finally:
+        await session.query(f"DROP KEYSPACE IF EXISTS {fresh_keyspace}")
+        await session.close()
+
+
+def test_a_paused_node_is_missed_and_comes_back(broken_cluster: LocalCluster) -> None:
+    broken_cluster.pause(2)
+    paused = broken_cluster.status()[1]
+    assert (paused.state, paused.answers) == ("paused", False)
+    wait_until(broken_cluster, [False] * 3)
+    broken_cluster.resume(2)
+    assert reaches_all(broken_cluster) == [True] * 3
+
+
+def test_a_killed_node_starts_again_with_its_data(broken_cluster: LocalCluster) -> None:
+    pid = broken_cluster.status()[2].pid
+    broken_cluster.kill(3)
+    killed = broken_cluster.status()[2]
+    assert (killed.state, killed.pid, killed.answers) == ("down", None, False)
+    with pytest.raises(ClusterError, match="node 3 is down"):
+        broken_cluster.pause(3)
+    broken_cluster.start(3)
+    assert broken_cluster.status()[2].pid not in (None, pid)
+    assert reaches_all(broken_cluster) == [True] * 3
+
+
+@pytest.fixture
+def cuttable() -> Iterator[LocalCluster]:
+    try:
+        network.check_rights()
+    except ClusterError as missing:
+        pytest.skip(str(missing))
+    cluster = LocalCluster(f"cut-{os.getpid()}")
+    try:
+        cluster.up(nodes=3, dcs=2, netns=True, owner=processes.identify(os.getpid()))
+        yield cluster
+    finally:
+        cluster.down()
+
+
+def test_a_cut_link_separates_two_nodes_and_no_others(cuttable: LocalCluster) -> None:
+    assert reaches_all(cuttable) == [True] * 3
+    cuttable.cut(1, 2)
+    wait_until(cuttable, [False, False, True])
+    cuttable.heal()
+    wait_until(cuttable, [True] * 3)

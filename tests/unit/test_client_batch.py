@@ -1,0 +1,130 @@
+"""Batches by themselves: what waits goes together, nobody waits for nothing, and nobody's leaving ends what others share."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from capellini.client.batch import Batcher
+
+
+class Sink:
+    """Answers each item with its double, when let."""
+
+    def __init__(self, open: bool = True) -> None:
+        self.batches: list[list[int]] = []
+        self.gate = asyncio.Event()
+        self.failure: Exception | None = None
+        if open:
+            self.gate.set()
+
+    async def send(self, items: list[int]) -> list[int]:
+        self.batches.append(items)
+        await self.gate.wait()
+        if self.failure:
+            raise self.failure
+        return [item * 2 for item in items]
+
+
+async def settled() -> None:
+    """All that can run without the gate has run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_lone_call_is_sent_at_once() -> None:
+    sink = Sink()
+    assert await Batcher(sink.send).submit([1]) == [2]
+    assert sink.batches == [[1]]
+
+
+async def test_calls_of_one_turn_go_together() -> None:
+    sink = Sink()
+    batcher = Batcher(sink.send)
+    results = await asyncio.gather(*(batcher.submit([each]) for each in range(100)))
+    assert results == [[each * 2] for each in range(100)]
+    assert sink.batches == [list(range(100))]
+
+
+async def test_what_comes_while_a_request_is_under_way_waits_and_goes_together() -> None:
+    sink = Sink(open=False)
+    batcher = Batcher(sink.send)
+    first = asyncio.create_task(batcher.submit([1]))
+    await settled()
+    others = [asyncio.create_task(batcher.submit([each])) for each in (2, 3, 4)]
+    await settled()
+    assert sink.batches == [[1]]
+    sink.gate.set()
+    assert await first == [2] and await asyncio.gather(*others) == [[4], [6], [8]]
+    assert sink.batches == [[1], [2, 3, 4]]
+
+
+async def test_whole_batches_go_beside_each_other_up_to_a_limit() -> None:
+    sink = Sink(open=False)
+    batcher = Batcher(sink.send, most=10, most_under_way=3)
+    call = asyncio.create_task(batcher.submit(list(range(45))))
+    await settled()
+    assert [len(batch) for batch in sink.batches] == [10, 10, 10]
+    sink.gate.set()
+    assert await call == [each * 2 for each in range(45)]
+    assert [len(batch) for batch in sink.batches] == [10, 10, 10, 10, 5]
+
+
+async def test_bytes_bound_a_batch_but_one_large_item_still_goes() -> None:
+    sink = Sink()
+    batcher = Batcher(sink.send, most_bytes=100)
+    assert await batcher.submit([1, 2, 3, 4], [60, 50, 500, 10]) == [2, 4, 6, 8]
+    assert sink.batches == [[1], [2], [3], [4]]
+
+
+async def test_cancelling_one_caller_does_not_end_the_batch_it_shares() -> None:
+    sink = Sink(open=False)
+    batcher = Batcher(sink.send)
+    leaving, staying = asyncio.create_task(batcher.submit([1])), asyncio.create_task(batcher.submit([2]))
+    await settled()
+    leaving.cancel()
+    await settled()
+    sink.gate.set()
+    assert await staying == [4]
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert sink.batches == [[1, 2]]
+
+
+async def test_what_a_caller_that_left_had_waiting_is_not_sent() -> None:
+    sink = Sink(open=False)
+    batcher = Batcher(sink.send)
+    first = asyncio.create_task(batcher.submit([1]))
+    await settled()
+    leaving, staying = asyncio.create_task(batcher.submit([2], [5])), asyncio.create_task(batcher.submit([3], [5]))
+    await settled()
+    leaving.cancel()
+    await settled()
+    sink.gate.set()
+    assert await first == [2] and await staying == [6]
+    assert sink.batches == [[1], [3]]
+    assert not batcher.busy
+
+
+async def test_an_error_reaches_every_caller_of_its_batch_and_no_other() -> None:
+    sink = Sink()
+    batcher = Batcher(sink.send)
+    sink.failure = ValueError("no")
+    failed = await asyncio.gather(*(batcher.submit([each]) for each in range(3)), return_exceptions=True)
+    assert [str(each) for each in failed] == ["no"] * 3
+    sink.failure = None
+    assert await batcher.submit([4]) == [8]
+
+
+async def test_closing_waits_for_what_was_begun() -> None:
+    sink = Sink(open=False)
+    batcher = Batcher(sink.send, most=2, most_under_way=1)
+    call = asyncio.create_task(batcher.submit([1, 2, 3]))
+    await settled()
+    closing = asyncio.create_task(batcher.close())
+    await settled()
+    assert not closing.done()
+    sink.gate.set()
+    await closing
+    assert await call == [2, 4, 6]
