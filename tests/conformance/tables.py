@@ -15,7 +15,9 @@ PLAIN = Table(
     doc="Plain rows of every type.",
     partition=columns(p=Type.TEXT),
     clustering=columns(a=Type.TEXT, b=Type.INT),
-    columns=columns(text=Type.TEXT, blob=Type.BLOB, number=Type.INT, ratio=Type.DOUBLE, flag=Type.BOOL, moment=Type.TIMEUUID),
+    columns=columns(
+        text=Type.TEXT, blob=Type.BLOB, number=Type.INT, ratio=Type.DOUBLE, flag=Type.BOOL, moment=Type.TIMEUUID
+    ),
     statics=columns(title=Type.TEXT, total=Type.INT),
 )
 
@@ -36,7 +38,9 @@ GUARDED = Table(
         body=Type.BLOB,
     ),
     statics=columns(head=Type.TEXT, version=Type.INT, dropped=Type.BLOB, note=Type.TEXT),
-    conditional=frozenset(("state", "count", "ratio", "flag", "packed", "moment", "token", "head", "version", "dropped")),
+    conditional=frozenset(
+        ("state", "count", "ratio", "flag", "packed", "moment", "token", "head", "version", "dropped")
+    ),
 )
 
 # One row per partition, with a partition key of every type.
@@ -68,42 +72,21 @@ APART = Table(
     apart=True,
 )
 
-SERIES = Table(
-    name="conform_series",
-    doc="Rows that are added in time and expire together.",
-    partition=columns(p=Type.TEXT),
-    clustering=columns(moment=Type.TIMEUUID),
-    columns=columns(blob=Type.BLOB),
-    time_series=True,
-)
 
-
-def ordered_by(name: str, **types: Type) -> Table:
+# Creating a table takes Cassandra a second on a busy machine: INT keys are tried on PLAIN, time series with TIMEUUID.
+def ordered_by(name: str, key: Type, time_series: bool = False) -> Table:
     return Table(
         name=f"conform_by_{name}",
         doc=f"Rows in the order of {name}.",
         partition=columns(p=Type.TEXT),
-        clustering=columns(**types),
+        clustering=columns(k=key),
         columns=columns(number=Type.INT),
+        time_series=time_series,
     )
 
 
-BY_TEXT = ordered_by("text", k=Type.TEXT)
-BY_BLOB = ordered_by("blob", k=Type.BLOB)
-BY_INT = ordered_by("int", k=Type.INT)
-BY_TIMEUUID = ordered_by("timeuuid", k=Type.TIMEUUID)
-BY_TEXT_BLOB_INT = ordered_by("text_blob_int", k=Type.TEXT, l=Type.BLOB, m=Type.INT)
+BY_TEXT = ordered_by("text", Type.TEXT)
+BY_BLOB = ordered_by("blob", Type.BLOB)
+BY_TIMEUUID = ordered_by("timeuuid", Type.TIMEUUID, time_series=True)
 
-TABLES = (
-    PLAIN,
-    GUARDED,
-    SINGLE,
-    LISTED,
-    APART,
-    SERIES,
-    BY_TEXT,
-    BY_BLOB,
-    BY_INT,
-    BY_TIMEUUID,
-    BY_TEXT_BLOB_INT,
-)
+TABLES = (PLAIN, GUARDED, SINGLE, LISTED, APART, BY_TEXT, BY_BLOB, BY_TIMEUUID)

@@ -194,7 +194,9 @@ async def test_static_and_row_conditions_are_shown_together(h: Harness) -> None:
 async def test_plain_and_conditional_columns_live_side_by_side(h: Harness) -> None:
     p = h.key()
     await h.put(GUARDED, p, {(1,): {"body": b"plain"}}, static={"note": "plain"})
-    first = await h.cas(GUARDED, p, Change((1,), {"state": None}, {"state": "a"}), Change(None, {"head": None}, {"head": "h"}))
+    first = await h.cas(
+        GUARDED, p, Change((1,), {"state": None}, {"state": "a"}), Change(None, {"head": None}, {"head": "h"})
+    )
     assert first.applied
     await h.put(GUARDED, p, {(1,): {"body": b"again"}}, static={"note": "again"})
     page = await h.read(GUARDED, p, level=SERIAL)

@@ -44,7 +44,9 @@ async def test_a_refused_drop_changes_nothing_and_shows_the_static_row(h: Harnes
 async def test_after_a_drop_the_marker_refuses_and_the_cells_are_free(h: Harness) -> None:
     p = await filled(h)
     assert (await h.cas(GUARDED, p, Change(None, {"version": 1}, MARKER), drop=True)).applied
-    guarded = await h.cas(GUARDED, p, Change(None, {"dropped": None}, {"version": 2}), Change((1,), None, {"state": "c"}))
+    guarded = await h.cas(
+        GUARDED, p, Change(None, {"dropped": None}, {"version": 2}), Change((1,), None, {"state": "c"})
+    )
     assert not guarded.applied and guarded.rows[None] == MARKER
     assert (await h.cas(GUARDED, p, Change(None, {"version": None}, {"version": 5}))).applied
     assert (await h.cas(GUARDED, p, Change((1,), ABSENT, {"state": "new"}))).applied
@@ -122,7 +124,10 @@ async def test_of_a_drop_and_the_writes_it_races_with_each_is_wholly_before_or_a
 async def test_of_many_drops_one_is_applied(h: Harness) -> None:
     p = await filled(h)
     outcomes = await asyncio.gather(
-        *(h.cas(GUARDED, p, Change(None, {"dropped": None}, {"dropped": bytes([number])}), drop=True) for number in range(6))
+        *(
+            h.cas(GUARDED, p, Change(None, {"dropped": None}, {"dropped": bytes([number])}), drop=True)
+            for number in range(6)
+        )
     )
     winners = [number for number, outcome in enumerate(outcomes) if outcome.applied]
     assert len(winners) == 1

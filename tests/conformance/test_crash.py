@@ -64,7 +64,9 @@ async def look(folder: Path) -> dict[tuple[str, int], Page]:
     try:
         await store.prepare(TABLES, create=False)
         places = (("plain", PLAIN), ("apart", APART), ("guarded", GUARDED))
-        return {(name, task): await read_all(store, table, name, task) for name, table in places for task in range(TASKS)}
+        return {
+            (name, task): await read_all(store, table, name, task) for name, table in places for task in range(TASKS)
+        }
     finally:
         await store.close()
 

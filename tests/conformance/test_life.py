@@ -30,7 +30,10 @@ async def test_listing_has_every_partition_once_whatever_the_page(h: Harness) ->
         name = h.key()
         mine: set[Key] = {(name, number) for number in range(-5, 20)}
         await asyncio.gather(
-            *(h.store.write(Batch(table, partition, tuple(((k,), _value(table)) for k in range(3)))) for partition in mine)
+            *(
+                h.store.write(Batch(table, partition, tuple(((k,), _value(table)) for k in range(3))))
+                for partition in mine
+            )
         )
         orders = [await listed(h, table, limit) for limit in (1, 7, 1_000)]
         for order in orders:
@@ -97,12 +100,16 @@ async def test_counts_move_with_what_was_asked_for(h: Harness) -> None:
     assert wrote.statements >= 1 and wrote.bytes_written >= 10_000 and wrote.unknown == 0
     read = await moved(h, lambda: h.read(GUARDED, p))
     assert read.requests == 1 and read.reads == 1 and read.writes == 0 and read.rounds == 0 and read.bytes_written == 0
-    changed = await moved(h, lambda: h.cas(GUARDED, p, *(Change((k,), {"state": None}, {"state": "a"}) for k in (1, 2))))
+    changed = await moved(
+        h, lambda: h.cas(GUARDED, p, *(Change((k,), {"state": None}, {"state": "a"}) for k in (1, 2)))
+    )
     assert changed.requests == 1 and changed.rounds == 1 and changed.unknown == 0
     refused = await moved(h, lambda: h.cas(GUARDED, p, Change((1,), {"state": None}, {"state": "b"})))
     assert refused.requests == 1 and refused.rounds == 1
     serial = await moved(h, lambda: h.read(GUARDED, p, level=SERIAL))
-    assert serial.reads == 1 and serial.rounds == (0 if h.kind == "rocks" else 1)  # no Paxos in a folder: nothing to wait for
+    assert serial.reads == 1 and serial.rounds == (
+        0 if h.kind == "rocks" else 1
+    )  # no Paxos in a folder: nothing to wait for
     dropped = await moved(h, lambda: h.store.drop(PLAIN, (p,)))
     assert dropped.requests == 1 and dropped.writes == 1
 

@@ -106,7 +106,9 @@ def test_a_bad_compare_and_set_is_invalid_and_changes_nothing(stand: Stand, what
 
     async def check(h: Harness) -> None:
         p = h.key()
-        ready = await h.cas(GUARDED, p, Change((1,), ABSENT, {"state": "a"}), Change(None, {"head": None}, {"head": "h"}))
+        ready = await h.cas(
+            GUARDED, p, Change((1,), ABSENT, {"state": "a"}), Change(None, {"head": None}, {"head": "h"})
+        )
         assert ready.applied
         before = await h.read(GUARDED, p, level=SERIAL)
         with pytest.raises(Invalid) as caught:

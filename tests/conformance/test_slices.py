@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.conformance.harness import Harness, every_store, timeuuid
-from tests.conformance.tables import GUARDED, PLAIN, SERIES, SINGLE
+from tests.conformance.tables import BY_TIMEUUID, GUARDED, PLAIN, SINGLE
 
 from capellini.store.interface import Batch, Key, Level, Row, Slice
 
@@ -45,7 +45,9 @@ async def test_every_type_comes_back_as_it_was_written(h: Harness) -> None:
     await h.put(PLAIN, p, {("x", 1): values, ("x", 2): least})
     rows = await h.rows(PLAIN, p)
     assert rows == {("x", 1): values, ("x", 2): least}
-    assert {name: type(value) for name, value in rows["x", 1].items()} == {name: type(value) for name, value in values.items()}
+    assert {name: type(value) for name, value in rows["x", 1].items()} == {
+        name: type(value) for name, value in values.items()
+    }
 
 
 @every_store
@@ -193,6 +195,6 @@ async def test_partitions_are_apart(h: Harness) -> None:
 async def test_a_time_series_is_read_by_time(h: Harness) -> None:
     p = h.key()
     moments = [timeuuid(ticks) for ticks in (1, 2**32, 2**48 - 1, 2**48, 2**59)]
-    await h.put(SERIES, p, {(moment,): {"blob": b"x"} for moment in reversed(moments)})
-    assert await h.keys(SERIES, p) == [(moment,) for moment in moments]
-    assert await h.keys(SERIES, p, after=(moments[1],), end=(moments[4],)) == [(moments[2],), (moments[3],)]
+    await h.put(BY_TIMEUUID, p, {(moment,): {"number": 1} for moment in reversed(moments)})
+    assert await h.keys(BY_TIMEUUID, p) == [(moment,) for moment in moments]
+    assert await h.keys(BY_TIMEUUID, p, after=(moments[1],), end=(moments[4],)) == [(moments[2],), (moments[3],)]

@@ -1,4 +1,5 @@
-"""Queues come and go: creation, change, pause, purge and deletion by several nodes at once, and what a cache may show."""
+"""Queues come and go: creation, change, pause, purge and deletion by several nodes at once, and what a cache may
+show."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
+from tests.simulation.slowness import slow
 
 from capellini.model.errors import Conflict, Invalid, NotFound, Paused, StoreError, Unavailable
 from capellini.queues.catalog import CACHE_S, SETTLE_S, Catalog, QueueRecord
@@ -133,6 +135,56 @@ def test_dead_letters_need_a_living_target_and_make_no_circle() -> None:
     simulate(main())
 
 
+def test_a_target_that_is_deleted_meanwhile_is_noticed() -> None:
+    async def main() -> None:
+        world = World()
+        a, b = await catalogs_of(world, "a", "b")
+        await a.create("jobs")
+        await a.create("dead")
+        with slow(world.clients[1].store, "compare_and_set", before_s=5):
+            naming = world.clients[1].spawn(b.change("jobs", {"dead_letters": "dead"}))
+            await asyncio.sleep(1)
+        await a.delete("dead")
+        with pytest.raises(Conflict, match="does not exist"):
+            await naming
+        assert (await a.show("jobs")).options.dead_letters == ""
+
+    simulate(main())
+
+
+def test_a_queue_that_is_named_while_it_is_deleted_stays() -> None:
+    async def main() -> None:
+        world = World()
+        a, b = await catalogs_of(world, "a", "b")
+        await a.create("jobs")
+        await a.create("dead")
+        with slow(world.clients[1].store, "compare_and_set", before_s=5):
+            deleting = world.clients[1].spawn(b.delete("dead"))
+            await asyncio.sleep(1)
+        await a.change("jobs", {"dead_letters": "dead"})
+        with pytest.raises(Conflict, match="dead letters of jobs go to dead"):
+            await deleting
+        assert (await a.show("dead")).generation == 1
+
+    simulate(main())
+
+
+def test_two_halves_of_a_circle_that_are_closed_at_once_do_not_become_one() -> None:
+    async def main() -> None:
+        world = World()
+        a, b = await catalogs_of(world, "a", "b")
+        for name in "BDAC":
+            await a.create(f"q{name}", options={"dead_letters": {"A": "qB", "C": "qD"}.get(name, "")})
+        with slow(world.clients[1].store, "compare_and_set", before_s=5):
+            closing = world.clients[1].spawn(b.change("qB", {"dead_letters": "qC"}))
+            await asyncio.sleep(1)
+        await a.change("qD", {"dead_letters": "qA"})
+        with pytest.raises(Conflict, match="come back"):
+            await closing
+
+    simulate(main())
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_races_leave_no_queue_without_its_dead_letters_and_no_circle(seed: int) -> None:
     async def main() -> None:
@@ -187,6 +239,37 @@ def test_a_hit_costs_nothing_and_those_who_wait_share_one_read() -> None:
     simulate(main())
 
 
+def test_a_read_that_hangs_does_not_answer_for_what_starts_later() -> None:
+    async def main() -> None:
+        world = World()
+        a, b = await catalogs_of(world, "a", "b")
+        await a.create("jobs")
+        with slow(world.clients[1].store, "read", after_s=10):
+            old = asyncio.ensure_future(b.live("jobs"))
+            await asyncio.sleep(0.1)
+        await a.pause("jobs", puts=True)
+        assert (await b.live("jobs")).puts_paused
+        assert not (await old).puts_paused  # it had started before
+        assert (await b.live("jobs")).puts_paused
+
+    simulate(main())
+
+
+def test_a_queue_is_found_at_once_on_all_nodes_when_its_creation_returned() -> None:
+    async def main() -> None:
+        world = World()
+        a, b = await catalogs_of(world, "a", "b")
+        with slow(world.clients[1].store, "read", after_s=0.4):
+            early = asyncio.ensure_future(b.live("jobs"))
+            await asyncio.sleep(0.1)
+        await a.create("jobs")
+        assert (await b.live("jobs")).generation == 1  # although it shares the read that found nothing
+        with pytest.raises(NotFound):
+            await early
+
+    simulate(main())
+
+
 def test_one_who_stops_waiting_does_not_end_the_shared_read() -> None:
     async def main() -> None:
         a, b = await catalogs_of(World(), "a", "b")
@@ -203,7 +286,8 @@ def test_one_who_stops_waiting_does_not_end_the_shared_read() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_starts_after_a_call_returned_never_uses_the_older_record(seed: int) -> None:
-    """One node pauses, resumes, purges, deletes and creates; the others ask all the time, and are paused now and then."""
+    """One node pauses, resumes, purges, deletes and creates; the others ask all the time, and are paused now and
+    then."""
     cached = 0
 
     async def main() -> None:
@@ -321,10 +405,10 @@ def test_what_is_left_is_named_once_it_is_over_everywhere_and_until_it_is_cleare
         await a.delete("jobs")
         assert await b.leftovers() == []  # just heard of them
         await world.clients[1].clock.sleep(SETTLE_S)
-        assert await b.leftovers() == [("jobs", 1), ("jobs", 2)]
+        assert await b.leftovers() == [("jobs", 1, 1_000), ("jobs", 2, 1_000)]
         await b.cleared("jobs", 1)
         await a.cleared("jobs", 1)
-        assert await b.leftovers() == [("jobs", 2)]
+        assert await b.leftovers() == [("jobs", 2, 1_000)]
         await world.clients[1].clock.sleep(200_000)
         page = await world.clients[1].store.read(Slice(LEFT, ("all",)))
         assert [row.key for row in page.rows] == [("jobs", 2)]
@@ -356,7 +440,7 @@ def test_a_crash_anywhere_in_a_deletion_leaves_a_live_queue_or_one_that_is_clear
             await b.delete("jobs")
         except NotFound:
             ends["over"] += 1
-            assert left == [("jobs", 1)]
+            assert left == [("jobs", 1, 1_000)]
         assert await cell.change(_reserve) is None
 
     for at in range(10):

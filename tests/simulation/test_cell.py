@@ -101,7 +101,9 @@ def test_a_command_that_raises_concerns_its_caller_alone() -> None:
     async def main() -> None:
         _, (a,) = await world_of("a")
         cell = cell_of(a)
-        answers = await asyncio.gather(cell.change(add(1)), cell.change(refuse), cell.change(add(1)), return_exceptions=True)
+        answers = await asyncio.gather(
+            cell.change(add(1)), cell.change(refuse), cell.change(add(1)), return_exceptions=True
+        )
         assert (answers[0], answers[2]) == ((0, 1), (1, 1))
         assert isinstance(answers[1], Invalid) and answers[1].says == "not at 1"
 

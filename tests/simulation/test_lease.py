@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
+from tests.simulation.slowness import slow
 
 from capellini.model.errors import Conflict, StoreError, Unavailable
 from capellini.queues.assignments import TAKES_PER_TURN, Assignments, fair_share, plan_of
@@ -119,6 +120,48 @@ def test_a_holder_cut_off_from_the_store_stops_in_time() -> None:
     simulate(main())
 
 
+def test_a_lease_counts_from_the_sending_of_its_beat() -> None:
+    async def main() -> None:
+        world = World()
+        (a,) = await nodes_of(world, "a")
+        await a.start()
+        with slow(a.client.store, "compare_and_set", after_s=4):
+            await a.client.clock.sleep(30)
+            assert a.lease.valid()
+            assert a.lease.valid_until_s - a.client.clock.elapsed_s() < a.lease.lease_s - 4
+
+    simulate(main())
+
+
+def test_what_was_taken_while_the_lease_ended_is_not_used() -> None:
+    async def main() -> None:
+        world = World()
+        (a,) = await nodes_of(world, "a")
+        await a.start()
+        with slow(a.client.store, "compare_and_set", after_s=20), pytest.raises(Unavailable):
+            await a.client.spawn(a.assignments.take("x"))
+        owned = await a.assignments.owner("x")
+        assert owned.epoch == 1 and not a.assignments.mine(owned)
+
+    simulate(main())
+
+
+def test_a_beat_whose_answer_was_lost_for_good_is_no_fence() -> None:
+    async def main() -> None:
+        world = World()
+        client = world.client("a")
+        await client.store.prepare(TABLES)
+        lost: list[str] = []
+        lease = Lease(client.store, client.clock, client.random, "a", lease_s=60, on_lost=lost.append)
+        await client.spawn(lease.start())
+        with slow(client.store, "compare_and_set", lost=True):
+            await client.clock.sleep(20)  # longer than a lost answer is asked for
+        await client.clock.sleep(200)
+        assert lost == [] and lease.valid()
+
+    simulate(main())
+
+
 def test_a_watcher_does_not_end_who_beats_between_its_look_and_its_ending() -> None:
     async def main() -> None:
         world = World()
@@ -225,7 +268,9 @@ def test_never_two_owners_who_both_may_act(seed: int) -> None:
                 acting = [
                     node.client.name
                     for node in nodes
-                    if node.lease.valid() and (held := believed[node.client.name].get(item)) and held[0] == node.lease.incarnation
+                    if node.lease.valid()
+                    and (held := believed[node.client.name].get(item))
+                    and held[0] == node.lease.incarnation
                 ]
                 assert len(acting) <= 1, (world.loop.time(), item, acting)
         assert troubles

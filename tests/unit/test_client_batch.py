@@ -1,4 +1,4 @@
-"""Batches by themselves: what waits goes together, nobody waits for nothing, and nobody's leaving ends what others share."""
+"""Batches by themselves: what waits goes together, and nobody's leaving ends what others share."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ async def test_without_patience_nothing_is_repeated() -> None:
 async def test_pauses_grow_are_jittered_and_honour_retry_after() -> None:
     quick = [Unavailable("away", retry_after_s=0.0)] * 7
     service, _, clock = patient(*quick, Unavailable("away", retry_after_s=7.0), "done")
-    assert await service.show("jobs") == "done"
+    assert await service.show("jobs") == "done"  # type: ignore[comparison-overlap]
     for attempt, pause_s in enumerate(clock.pauses[:7]):
         longest = min(2.0, 0.05 * 2**attempt)
         assert longest / 2 <= pause_s <= longest
@@ -221,3 +221,11 @@ async def test_parcels_missing_after_a_lost_answer_are_in_doubt() -> None:
     with pytest.raises(Unknown, match="may have been acked"):
         await service(Unknown("x"), [[(0, 2)]]).ack_parcels("jobs", [ACK])
     assert await service(Unknown("x"), [[(0, 3)]]).ack_parcels("jobs", [ACK]) == [[(0, 3)]]
+
+
+async def test_a_closed_client_has_no_patience() -> None:
+    service, behind, _ = patient(Unavailable("closed"))
+    await service.close()
+    with pytest.raises(Unavailable):
+        await service.show("jobs")
+    assert behind.asked == ["close", "show"]

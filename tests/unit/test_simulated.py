@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -173,6 +176,36 @@ def test_two_runs_with_one_seed_are_equal_and_others_are_not(seed: int) -> None:
     assert traced(seed, faults)[0] != traced(seed + 100, faults)[0]
 
 
+DIGEST = """
+import random, zlib
+from capellini.store.simulation.busy import busy
+from capellini.store.simulation.faults import Faults
+from capellini.store.simulation.loop import run
+from capellini.store.simulation.world import World
+
+async def main():
+    world = World(faults=Faults.some(random.Random(6)), trace=True)
+    await busy(world, 30.0, clients=3)
+    return zlib.crc32(repr((world.trace, sorted(world.faults.items()))).encode())
+
+print(run(main(), 6))
+"""
+
+
+def test_a_run_does_not_depend_on_how_python_hashes() -> None:
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", DIGEST],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1 and digests.pop().strip().isdigit()
+
+
 def test_a_busy_world_does_its_work() -> None:
     done = measure(30.0, seed=5)
     assert done.operations > 8 * 30 / 0.06 and done.failed == 0 and done.faults == {}
@@ -296,10 +329,12 @@ def test_a_late_write_lands_with_its_old_timestamp_unless_something_newer_is_the
 
 
 def test_a_late_compare_and_set_never_overtakes() -> None:
-    """Each step expects the one before. What is late, stalled or in limbo may fill a gap at its turn, never undo a later step."""
+    """Each step expects the one before: what is late or in limbo may fill a gap at its turn, never undo a later one."""
 
     async def main() -> tuple[int, ...]:
-        faults = Faults(late_cas=0.15, stall_cas=0.15, limbo_cas=0.15, lost_answer=0.1, late_least_s=0.1, late_most_s=60)
+        faults = Faults(
+            late_cas=0.15, stall_cas=0.15, limbo_cas=0.15, lost_answer=0.1, late_least_s=0.1, late_most_s=60
+        )  # fmt: skip
         world, client = await make(faults=faults, replicas=3)
         at, reached = None, 0
         for number_ in range(1, 120):
@@ -344,7 +379,9 @@ def test_settle_resolves_lost_answers_and_counts_each_step_once() -> None:
                 break
 
     async def main() -> int:
-        faults = Faults(late_cas=0.05, stall_cas=0.05, limbo_cas=0.1, lost_answer=0.1, lost_request=0.05, late_most_s=30)
+        faults = Faults(
+            late_cas=0.05, stall_cas=0.05, limbo_cas=0.1, lost_answer=0.1, lost_request=0.05, late_most_s=30
+        )  # fmt: skip
         world, _ = await make(faults=faults)
         clients = [world.client(f"adder-{at}") for at in range(3)]
         await asyncio.gather(*(client.spawn(add(client)) for client in clients))

@@ -57,7 +57,7 @@ def consume(
                 queue, handle, concurrency=concurrency, visibility_s=visibility_s, count=count, idle_s=idle_s, stop=stop
             )
 
-    with errors_said(at):
+    with errors_said():
         probe(at)
         handled = asyncio.run(work())
     if command is not None:

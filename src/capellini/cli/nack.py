@@ -11,7 +11,7 @@ from capellini.cli.speaking import say_done, talking, talks
 @talks
 @click.argument("queue")
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
-@click.option("--delay", "delay_s", type=float, metavar="SECONDS", help="Offered after so long; else as the queue says.")
+@click.option("--delay", "delay_s", type=float, metavar="SECONDS", help="Offered after so long; else as options say.")
 def nack(at: str, as_json: bool, queue: str, receipts: tuple[str, ...], delay_s: float | None) -> None:
     """Give messages back: they are offered again."""
     with talking(at) as client:

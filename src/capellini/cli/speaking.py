@@ -1,7 +1,7 @@
 """What the verbs that talk to queues share: where to, in which form to answer, and errors that say what to do next.
 
-Answers go to stdout: a table or plain lines for people, JSON for programs (one document, or a line per message). Everything
-else (progress, hints, warnings) goes to stderr, and progress only to a terminal.
+Answers go to stdout: a table or plain lines for people, JSON for programs (one document, or a line per message).
+Everything else (progress, hints, warnings) goes to stderr, and progress only to a terminal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from capellini.model.address import NODE_PORT, NodeAddress, parse
-from capellini.model.errors import CapelliniError, Invalid, NotFound, Paused, Unavailable, Unknown
+from capellini.model.errors import CannotOpen, CapelliniError, Invalid, NotFound, Paused, Unavailable, Unknown
 from capellini.model.message import Peeked
 from capellini.model.service import Problem
 
@@ -30,6 +30,7 @@ DEFAULT_AT: Final = f"http://127.0.0.1:{NODE_PORT}"
 PROBE_S: Final = 3.0
 PATIENCE_S: Final = 10.0  # of one call, once a node was there; a person waits with us
 SHOWN_CHARS: Final = 60  # of a body in a table
+PIPED_WIDTH: Final = 1_000  # a table that is piped is read by a program: no line is broken
 
 
 def talks(command: Command) -> Command:
@@ -45,16 +46,23 @@ def talks(command: Command) -> Command:
     return command
 
 
+class WrongAsked(click.ClickException):
+    """Repeating it is pointless: the caller or an operator has to change something first."""
+
+    exit_code = 2
+
+
 @contextlib.contextmanager
-def errors_said(at: str) -> Iterator[None]:
-    """Errors become one line on stderr and exit code 1."""
+def errors_said() -> Iterator[None]:
+    """Errors become a line or two on stderr; exit code 2 for what was asked in the wrong way, else 1."""
     try:
         yield
     except CapelliniError as error:
-        raise click.ClickException(advice(error, at)) from error
+        kind = WrongAsked if isinstance(error, Invalid | CannotOpen) else click.ClickException
+        raise kind(advice(error)) from error
 
 
-def advice(error: CapelliniError, at: str) -> str:
+def advice(error: CapelliniError) -> str:
     """What happened, and what to do next."""
     says = error.says
     if isinstance(error, NotFound) and "queue" in says and "capellini queue" not in says:
@@ -85,7 +93,7 @@ def talking(at: str) -> Iterator[Client[bytes]]:
     """A client for a verb; its errors are said as a person needs them."""
     from capellini.client.connecting import connect
 
-    with errors_said(at):
+    with errors_said():
         probe(at)
         with connect(at, patience_s=PATIENCE_S) as client:
             yield client
@@ -106,9 +114,8 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: s
     table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
-    console = Console()
-    # Piped, a table is not cut to some width: programs read all of it.
-    console.print(table, width=None if console.is_terminal else 1_000, crop=console.is_terminal)
+    wide = None if sys.stdout.isatty() else PIPED_WIDTH
+    Console(width=wide).print(table)
 
 
 def say_body(body: bytes) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import ssl
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from capellini.client.aio import AsyncClient
 from capellini.client.codecs import Codec, codec_of
@@ -21,9 +21,20 @@ from capellini.client.sync import Client
 from capellini.client.transport import MAX_CONNECTIONS, REQUEST_TIMEOUT_S, Place, Transport
 from capellini.model.address import CassandraAddress, NodeAddress, RocksAddress, parse
 from capellini.model.clock import RealClock
+from capellini.model.errors import Invalid
 from capellini.model.service import Service
 
 T = TypeVar("T")
+
+
+class Options(TypedDict, total=False):
+    """See `connect`."""
+
+    patience_s: float
+    retry_unknown_puts: bool
+    request_timeout_s: float
+    max_connections: int
+    ssl_context: ssl.SSLContext | None
 
 
 def service_of(
@@ -54,27 +65,29 @@ def service_of(
 
 
 @overload
-def connect_async(address: str, *, codec: Literal["bytes"] = "bytes", **options: Any) -> AsyncClient[bytes]: ...
+def connect_async(
+    address: str, *, codec: Literal["bytes"] = "bytes", **options: Unpack[Options]
+) -> AsyncClient[bytes]: ...
 @overload
-def connect_async(address: str, *, codec: Literal["str"], **options: Any) -> AsyncClient[str]: ...
+def connect_async(address: str, *, codec: Literal["str"], **options: Unpack[Options]) -> AsyncClient[str]: ...
 @overload
-def connect_async(address: str, *, codec: Literal["json"], **options: Any) -> AsyncClient[Any]: ...
+def connect_async(address: str, *, codec: Literal["json"], **options: Unpack[Options]) -> AsyncClient[Any]: ...
 @overload
-def connect_async(address: str, *, codec: Codec[T], **options: Any) -> AsyncClient[T]: ...
-def connect_async(address: str, *, codec: str | Codec[Any] = "bytes", **options: Any) -> AsyncClient[Any]:
+def connect_async(address: str, *, codec: Codec[T], **options: Unpack[Options]) -> AsyncClient[T]: ...
+def connect_async(address: str, *, codec: str | Codec[Any] = "bytes", **options: Unpack[Options]) -> AsyncClient[Any]:
     """A client for asyncio, as `connect` makes one for threads; the options are the same."""
-    return _client(address, codec, **options)
+    return _client(address, codec, options)
 
 
 @overload
-def connect(address: str, *, codec: Literal["bytes"] = "bytes", **options: Any) -> Client[bytes]: ...
+def connect(address: str, *, codec: Literal["bytes"] = "bytes", **options: Unpack[Options]) -> Client[bytes]: ...
 @overload
-def connect(address: str, *, codec: Literal["str"], **options: Any) -> Client[str]: ...
+def connect(address: str, *, codec: Literal["str"], **options: Unpack[Options]) -> Client[str]: ...
 @overload
-def connect(address: str, *, codec: Literal["json"], **options: Any) -> Client[Any]: ...
+def connect(address: str, *, codec: Literal["json"], **options: Unpack[Options]) -> Client[Any]: ...
 @overload
-def connect(address: str, *, codec: Codec[T], **options: Any) -> Client[T]: ...
-def connect(address: str, *, codec: str | Codec[Any] = "bytes", **options: Any) -> Client[Any]:
+def connect(address: str, *, codec: Codec[T], **options: Unpack[Options]) -> Client[T]: ...
+def connect(address: str, *, codec: str | Codec[Any] = "bytes", **options: Unpack[Options]) -> Client[Any]:
     """A client for a node (http://), a keyspace (cassandra://) or a folder (rocks:). Opens at the first call.
 
     codec                "bytes", "str", "json" or an object with encode and decode
@@ -84,27 +97,24 @@ def connect(address: str, *, codec: str | Codec[Any] = "bytes", **options: Any) 
     max_connections      to a node (64); more requests wait their turn
     ssl_context          for https
     """
-    client = _client(address, codec, **options)
+    client = _client(address, codec, options)
     return Client(lambda: client)
 
 
-def _client(
-    address: str,
-    codec: str | Codec[Any],
-    *,
-    patience_s: float = Patience().total_s,
-    retry_unknown_puts: bool = False,
-    request_timeout_s: float = REQUEST_TIMEOUT_S,
-    max_connections: int = MAX_CONNECTIONS,
-    ssl_context: ssl.SSLContext | None = None,
-) -> AsyncClient[Any]:
+def _client(address: str, codec: str | Codec[Any], options: Options) -> AsyncClient[Any]:
+    if unknown := set(options) - set(Options.__annotations__):
+        known = ", ".join(Options.__annotations__)
+        raise Invalid(f"{', '.join(sorted(unknown))} is no option of a client: there are {known}")
     chosen = codec_of(codec)
     clock, chance = RealClock(), random.Random()
     service = service_of(
         address,
-        ssl_context=ssl_context,
-        max_connections=max_connections,
-        request_timeout_s=request_timeout_s,
+        ssl_context=options.get("ssl_context"),
+        max_connections=options.get("max_connections", MAX_CONNECTIONS),
+        request_timeout_s=options.get("request_timeout_s", REQUEST_TIMEOUT_S),
     )
-    patience = Patience(total_s=patience_s, retry_unknown_puts=retry_unknown_puts)
+    patience = Patience(
+        total_s=options.get("patience_s", Patience().total_s),
+        retry_unknown_puts=options.get("retry_unknown_puts", False),
+    )
     return AsyncClient(PatientService(service, patience, clock, chance), chosen, clock=clock, chance=chance)

@@ -90,8 +90,10 @@ def may_repeat(rule: Rule, error: CapelliniError) -> bool:
 class Attempts:
     """One call's attempts: `failed` decides after each error whether to wait and try again, or raises."""
 
-    def __init__(self, rule: Rule, patience: Patience, clock: Clock, chance: Chance) -> None:
-        self._rule, self._patience, self._clock, self._chance = rule, patience, clock, chance
+    def __init__(
+        self, rule: Rule, patience: Patience, clock: Clock, chance: Chance, closed: Callable[[], bool]
+    ) -> None:
+        self._rule, self._patience, self._clock, self._chance, self._closed = rule, patience, clock, chance, closed
         self._until_s = clock.elapsed_s() + patience.total_s
         self._made = 0
         self.lost = False  # an attempt may have been done
@@ -101,7 +103,8 @@ class Attempts:
         self.lost = self.lost or isinstance(error, Unknown)
         pause_s = self._patience.pause_s(self._made, error.retry_after_s, self._chance)
         self._made += 1
-        if not may_repeat(self._rule, error) or self._clock.elapsed_s() + pause_s > self._until_s:
+        late = self._clock.elapsed_s() + pause_s > self._until_s
+        if late or self._closed() or not may_repeat(self._rule, error):
             if self.lost and self._rule is not Rule.FREELY and not isinstance(error, Unknown):
                 raise Unknown(f"an earlier attempt may have been done; the last one failed: {error.says}") from error
             raise error
@@ -111,9 +114,11 @@ class Attempts:
 class PatientService(Relay):
     def __init__(self, behind: Service, patience: Patience, clock: Clock, chance: Chance) -> None:
         self._behind, self._patience, self._clock, self._chance = behind, patience, clock, chance
+        self._closed = False
 
     def _attempts(self, operation: str) -> Attempts:
-        return Attempts(self._patience.rule(operation), self._patience, self._clock, self._chance)
+        rule = self._patience.rule(operation)
+        return Attempts(rule, self._patience, self._clock, self._chance, lambda: self._closed)
 
     async def call(self, operation: str, do: Callable[[Service], Awaitable[R]]) -> R:
         attempts = self._attempts(operation)
@@ -196,6 +201,7 @@ class PatientService(Relay):
                 await attempts.failed(error)
 
     async def close(self) -> None:
+        self._closed = True  # what fails from now on is not repeated
         await self._behind.close()
 
 

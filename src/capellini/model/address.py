@@ -4,8 +4,8 @@
     cassandra://[user:password@]host[:port][,host[:port]...]/keyspace[?option=value&...]
     http://host[:port]   https://host[:port]   (a node)
 
-Options of cassandra: dc=NAME (local data centre), ssl=true, ssl_ca=FILE, replication=N or dc1:3,dc2:2 (for creating the keyspace),
-timeout_s=SECONDS, level=quorum|local_quorum|one|all.
+Options of cassandra: dc=NAME (local data centre), ssl=true, ssl_ca=FILE, replication=N or dc1:3,dc2:2 (for creating the
+keyspace), timeout_s=SECONDS, level=quorum|local_quorum|one|all.
 """
 
 from __future__ import annotations
@@ -109,11 +109,16 @@ def _cassandra(shown: str, text: str) -> CassandraAddress:
     hosts, port = _hosts(shown, places)
     keyspace = parts.path.strip("/")
     if not (keyspace.isidentifier() and keyspace.isascii() and keyspace == keyspace.lower() and len(keyspace) <= 48):
-        raise Invalid(f"{shown!r} names no keyspace: use cassandra://HOST/KEYSPACE with a-z, 0-9 and _, at most 48 characters")
+        raise Invalid(
+            f"{shown!r} names no keyspace: use cassandra://HOST/KEYSPACE with a-z, 0-9 and _, at most 48 characters"
+        )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     known = {"dc", "ssl", "ssl_ca", "replication", "timeout_s", "level"}
     if unknown := set(options) - known:
-        raise Invalid(f"{shown!r}: {', '.join(sorted(unknown))} is no option of a Cassandra address; there are {', '.join(sorted(known))}")
+        raise Invalid(
+            f"{shown!r}: {', '.join(sorted(unknown))} is no option of a Cassandra address; "
+            f"there are {', '.join(sorted(known))}"
+        )
     level = options.get("level", "quorum")
     if level not in ("one", "quorum", "local_quorum", "all"):
         raise Invalid(f"{shown!r}: level is one of one, quorum, local_quorum, all")

@@ -1,7 +1,8 @@
 """Time and chance are passed in, never called.
 
-`now_s` is wall time (what due times and put times are measured in, and may jump); `elapsed_s` never jumps and does not stand still while
-the machine is suspended (what deadlines and leases are measured in). A simulated run passes a clock of its own.
+`now_s` is wall time (what due times and put times are measured in, and may jump); `elapsed_s` never jumps and does not
+stand still while the machine is suspended (what deadlines and leases are measured in). A simulated run passes a clock
+of its own.
 """
 
 from __future__ import annotations

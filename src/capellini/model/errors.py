@@ -1,7 +1,7 @@
 """What can go wrong, as one small family.
 
-Every error says what happened and what to do, in one sentence. `name` is the word that travels over the wire (REST, client,
-command line), so that a client can raise the same class that the node raised.
+Every error says what happened and what to do, in one sentence. `name` is the word that travels over the wire (REST,
+client, command line), so that a client can raise the same class that the node raised.
 
     CapelliniError
       Invalid              the request is wrong: nothing was changed, repeating it is pointless
@@ -21,7 +21,7 @@ command line), so that a client can raise the same class that the node raised.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class CapelliniError(Exception):
@@ -35,6 +35,12 @@ class CapelliniError(Exception):
         self.says = says
         if retry_after_s is not None:
             self.retry_after_s = retry_after_s
+
+    def again(self) -> Self:
+        """The same error for another caller: raised by several, one object would gather everybody's traceback."""
+        copy = type(self).__new__(type(self), *self.args)
+        copy.__dict__.update(self.__dict__)
+        return copy
 
 
 class Invalid(CapelliniError):

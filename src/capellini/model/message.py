@@ -26,9 +26,11 @@ class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message in a block, on the wire and in the store alike: MessagePack [body, attributes or nil, delay_ms, origin].
+    """A message in a block, on the wire and in the store alike: MessagePack [body, attributes or nil, delay_ms,
+    origin].
 
-    `origin` is there only for what was moved: where it came from ("queue/generation/id"), for dead letters and their way back.
+    `origin` is there only for what was moved: where it came from ("queue/generation/id"), for dead letters and their
+    way back.
     """
 
     body: bytes
@@ -43,6 +45,7 @@ class NewEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_un
     body: bytes
     attributes: dict[str, str] | None = None
     delay_ms: Annotated[int, msgspec.Meta(ge=0, le=int(MAX_DELAY_S * 1000))] = 0
+    origin: None = None
 
 
 class Delivery(msgspec.Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""The one table of queue options: default, least, most, and whether it can change later. `docs/settings.md` and OpenAPI are made from it."""
+"""The one table of queue options: default, least, most, and whether it can change later. `docs/settings.md` and OpenAPI
+are made from it."""
 
 from __future__ import annotations
 
@@ -26,13 +27,49 @@ class Option(msgspec.Struct, frozen=True):
 
 WORK: Final = (
     Option("bucket_size", int, 1_000, 10, 10_000, False, "messages per bucket, the unit in which space is given back"),
-    Option("visibility_s", float, 30.0, 0.1, 43_200, True, "how long a delivered message stays hidden unless acked, nacked or extended"),
-    Option("delivery_limit", int, 0, 0, 1_000, True, "deliveries before a message goes to dead letters; 0: no limit; needs dead_letters"),
-    Option("dead_letters", str, "", None, None, True, "the queue that receives what was delivered too often; empty: none"),
-    Option("nack_delay_s", float, 0.0, 0, 43_200, True, "how long a nacked message waits, doubled with each delivery, unless the nack says otherwise"),
+    Option(
+        "visibility_s",
+        float,
+        30.0,
+        0.1,
+        43_200,
+        True,
+        "how long a delivered message stays hidden unless acked, nacked or extended",
+    ),
+    Option(
+        "delivery_limit",
+        int,
+        0,
+        0,
+        1_000,
+        True,
+        "deliveries before a message goes to dead letters; 0: no limit; needs dead_letters",
+    ),
+    Option(
+        "dead_letters", str, "", None, None, True, "the queue that receives what was delivered too often; empty: none"
+    ),
+    Option(
+        "nack_delay_s",
+        float,
+        0.0,
+        0,
+        43_200,
+        True,
+        "how long a nacked message waits, doubled with each delivery, unless the nack says otherwise",
+    ),
     Option("nack_delay_most_s", float, 300.0, 0, 43_200, True, "where that doubling ends"),
-    Option("repair_after_s", float, 10.0, 1, 3_600, False, "a put is confirmed within half of this or under a new id; gaps are closed after it"),
-    Option("ttl_s", float, 0.0, 0, 31_536_000, True, "a message older than this is dropped instead of delivered; 0: never"),
+    Option(
+        "repair_after_s",
+        float,
+        10.0,
+        1,
+        3_600,
+        False,
+        "a put is confirmed within half of this or under a new id; gaps are closed after it",
+    ),
+    Option(
+        "ttl_s", float, 0.0, 0, 31_536_000, True, "a message older than this is dropped instead of delivered; 0: never"
+    ),
     Option("body_limit", int, 262_144, 1, 4_194_304, True, "the largest body, in bytes"),
     Option("window_s", float, 3_600.0, 60, 604_800, True, "how long an idempotency key is remembered"),
 )
@@ -77,7 +114,9 @@ def options_of(kind: str, given: Mapping[str, Any]) -> WorkOptions:
 
 
 def _value(option: Option, value: Any) -> int | float | str:
-    good = isinstance(value, str) if option.type is str else isinstance(value, int | float) and not isinstance(value, bool)
+    good = (
+        isinstance(value, str) if option.type is str else isinstance(value, int | float) and not isinstance(value, bool)
+    )
     if good and option.type is int:
         good = float(value).is_integer()
     if not good:
@@ -97,5 +136,7 @@ def check_change(kind: str, before: WorkOptions, change: Mapping[str, Any]) -> W
     after = options_of(kind, {**msgspec.structs.asdict(before), **change})
     for option in KINDS[kind]:
         if not option.changeable and getattr(before, option.name) != getattr(after, option.name):
-            raise Conflict(f"{option.name} of an existing queue cannot change: create another queue, or delete this one first")
+            raise Conflict(
+                f"{option.name} of an existing queue cannot change: create another queue, or delete this one first"
+            )
     return after

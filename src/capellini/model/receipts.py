@@ -1,7 +1,7 @@
 """Receipts: proof of one delivery, opaque and tamper-evident, with one authentication code per parcel, not per message.
 
-A parcel is a run of ids of one version under one code (see `service.Parcel`). A message's receipt names its parcel and its place in it, so that
-any node that knows the queue's secret can check it alone:
+A parcel is a run of ids of one version under one code (see `service.Parcel`). A message's receipt names its parcel and
+its place in it, so that any node that knows the queue's secret can check it alone:
 
     generation 4 B | first 8 B | count 2 B | index 2 B | version 4 B | code 8 B      as URL-safe base64, 38 characters
 """

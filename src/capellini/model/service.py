@@ -1,7 +1,8 @@
-"""The one service, as every caller sees it: a node offers it, the REST API exposes it, the client speaks it over any address.
+"""The one service, as every caller sees it: a node offers it, the REST API exposes it, the client speaks it over any
+address.
 
-Batches give one result per item, in order: a value, or an error as a value (`Problem`), so that good items work beside bad ones. Errors that
-concern the whole call are raised.
+Batches give one result per item, in order: a value, or an error as a value (`Problem`), so that good items work beside
+bad ones. Errors that concern the whole call are raised.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """`exact` names the figures that are exact at the moment of reading; the others are estimates from a bounded look."""
+    """`exact` names the figures that are exact at the moment of reading; the others are estimates from a bounded
+    look."""
 
     ready: int
     in_flight: int
@@ -76,7 +78,8 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """A run of deliveries with ids first .. first+count-1, all of one version, under one authentication code: what the fast lane carries.
+    """A run of deliveries with ids first .. first+count-1, all of one version, under one authentication code: what the
+    fast lane carries.
 
     `entries` is a MessagePack array of `count` Entry values, as it was put.
     """
@@ -135,8 +138,8 @@ class MessageView(msgspec.Struct, frozen=True):
 
 
 class Service(ABC):
-    """All calls raise NotFound for an unknown queue, Invalid for wrong input (nothing changed), Unavailable when the store is away (nothing
-    changed), Unknown when the outcome could not be learned."""
+    """All calls raise NotFound for an unknown queue, Invalid for wrong input (nothing changed), Unavailable when the
+    store is away (nothing changed), Unknown when the outcome could not be learned."""
 
     @abstractmethod
     async def create(self, name: str, kind: str = "work", options: Mapping[str, Any] | None = None) -> QueueInfo:
@@ -212,10 +215,13 @@ class Service(ABC):
 
     @abstractmethod
     async def put_block(self, name: str, entries: bytes) -> list[tuple[int, int]]:
-        """Puts a MessagePack array of entries; the runs of ids (first, count) they got, in order. All or an error for all."""
+        """Puts a MessagePack array of entries; the runs of ids (first, count) they got, in order. All or an error for
+        all."""
 
     @abstractmethod
-    async def take(self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None) -> list[Parcel]: ...
+    async def take(
+        self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None
+    ) -> list[Parcel]: ...
 
     @abstractmethod
     async def ack_parcels(self, name: str, acks: Sequence[ParcelAck]) -> list[list[tuple[int, int]]]:

@@ -1,7 +1,8 @@
 """The service as this process offers it: finds the queue, checks the request, and hands it to the queue's algorithm.
 
-A broker needs only the store; many brokers on one store are many nodes. `open_queues` holds one WorkQueue per (name, generation) that was used
-lately. When a generation turns out to be over, the call goes to the next one, or says NotFound.
+A broker needs only the store; many brokers on one store are many nodes. `open_queues` holds one WorkQueue per (name,
+generation) that was used lately. When a generation turns out to be over, the call goes to the next one, or says
+NotFound.
 """
 
 from __future__ import annotations
@@ -232,9 +233,7 @@ class Broker(Service):
 
     # Getting
 
-    async def take(
-        self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None
-    ) -> list[Parcel]:
+    async def take(self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None) -> list[Parcel]:
         _in_range("count", count, 1, MAX_BATCH)
         _in_range("wait_s", wait_s, 0, MAX_WAIT_S)
         if visibility_s is not None:
@@ -298,7 +297,7 @@ class Broker(Service):
                 if ack.code != code_of(place.secret, ack.generation, ack.first, ack.count, ack.version):
                     raise Invalid("a receipt is not of this queue, or was altered")
                 for offset, count in ack.ranges:
-                    if not (0 <= offset and 0 < count <= ack.count - offset):
+                    if not (offset >= 0 and 0 < count <= ack.count - offset):
                         raise Invalid("a range of a parcel lies outside of it")
                     held.append(Held(ack.first + offset, count, ack.version))
                     of.append(index)
@@ -440,7 +439,8 @@ def _parcel(generation: int, secret: bytes, taken: Taken) -> Parcel:
 def _held(
     receipts: Sequence[str], record: QueueRecord, place: Place
 ) -> tuple[list[Held], list[Done | Problem | None], list[int]]:
-    """The holds that these receipts prove, a problem for each that proves none, and the place of each hold among the receipts."""
+    """The holds that these receipts prove, a problem for each that proves none, and the place of each hold among the
+    receipts."""
     held: list[Held] = []
     results: list[Done | Problem | None] = [None] * len(receipts)
     places: list[int] = []
@@ -489,5 +489,3 @@ def _id(text: str, required: bool = False) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise Invalid(f"{text[:40]!r} is not a message id")
     return int(text)
-
-

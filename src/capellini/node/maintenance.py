@@ -1,10 +1,12 @@
-"""What a node does beside serving: beats its lease, repairs the queues that are assigned to it, clears what deleted queues left.
+"""What a node does beside serving: beats its lease, repairs the queues that are assigned to it, clears what deleted
+queues left.
 
-    every TURN_S: look at the leases ──▶ end those that are silent ──▶ take a fair share of the queues ──▶ repair each of them
+    every TURN_S: look at the leases ──▶ end those that are silent ──▶ take a fair share of the queues ──▶ repair each
+    of them
                   what is left of deleted generations is cleared by whoever owns the item "leftovers"
 
-A queue in which nothing is to be done is looked at less often. Nothing here is needed for correctness: a node that stalls in the middle does no
-harm when it wakes, since every step is a compare-and-set on the bucket's own state.
+A queue in which nothing is to be done is looked at less often. Nothing here is needed for correctness: a node that
+stalls in the middle does no harm when it wakes, since every step is a compare-and-set on the bucket's own state.
 """
 
 from __future__ import annotations

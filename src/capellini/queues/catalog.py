@@ -267,7 +267,7 @@ class Catalog:
         if values.get("state") != "leaving":
             return
         trail, name = text_of(values, TOKEN), new_name(self._random)
-        change = Change(key, {TOKEN: trail}, {"state": "cleared", TOKEN: follow(trail, name)})
+        change = Change(key, {TOKEN: trail}, {"state": "cleared", "bucket_size": None, TOKEN: follow(trail, name)})
         cas = Cas(LEFT, REALM, (change,), ttl_s=CLEARED_TTL_S)
         await settle_named(self._store, self._clock, cas, key, trail, name)  # refused: another has cleared it
         self._left_since_s.pop((queue, generation), None)
@@ -280,7 +280,11 @@ class Catalog:
             for row in page.rows:
                 queue, generation = row.key
                 bucket_size = row.values.get("bucket_size")
-                if row.values.get("state") == "leaving" and isinstance(generation, int) and isinstance(bucket_size, int):
+                if (
+                    row.values.get("state") == "leaving"
+                    and isinstance(generation, int)
+                    and isinstance(bucket_size, int)
+                ):
                     found[str(queue), generation] = bucket_size
             if not page.more:
                 return found

@@ -231,9 +231,11 @@ class Lease:
 
     async def _beats(self) -> None:
         failed = False
+        sent_s = self._clock.elapsed_s()
         while self._row is not None and self._holding():
             pause_s = self._beat_s * self._random.uniform(0.8, 1.0)  # nodes do not beat in step
-            await self._clock.sleep(pause_s / 4 if failed else pause_s)
+            next_s = sent_s + (pause_s / 4 if failed else pause_s)  # a slow answer does not delay the next beat
+            await self._clock.sleep(max(0.0, next_s - self._clock.elapsed_s()))
             sent_s = self._clock.elapsed_s()
             after = msgspec.structs.replace(self._row, beat=self._row.beat + 1)
             try:

@@ -28,7 +28,8 @@ from capellini.store.interface import Cas, Key, Outcome, Store, Value, settle
 TOKEN: Final = "token"
 NAMES: Final = 8  # that a row remembers: so often may others change it while one lost answer is resolved
 NAME_BITS: Final = 48  # a name must differ from the few others of its trail only
-PAUSE_S: Final = 0.01  # before the third attempt, then doubled; all with full jitter
+QUICK: Final = 3  # attempts without a pause
+PAUSE_S: Final = 0.01  # before the next attempt, then doubled; all with full jitter
 MOST_PAUSE_S: Final = 0.5
 
 
@@ -60,11 +61,11 @@ def was_mine(before: str | None, name: str, now: str | None) -> bool | None:
 
 
 def backoff_s(attempt: int, random: random.Random) -> float:
-    """How long to wait before attempt number `attempt`, from 0. The first refusal is only news: the second comes at
-    once."""
-    if attempt <= 1:
+    """How long to wait before attempt number `attempt`, from 0. The first refusals are only news: whoever backs off
+    while the others go on never gets a turn. Only a crowd that lasts is given way to."""
+    if attempt <= QUICK:
         return 0.0
-    return random.uniform(0, min(PAUSE_S * 2.0 ** (attempt - 2), MOST_PAUSE_S))
+    return random.uniform(0, min(PAUSE_S * 2.0 ** (attempt - QUICK - 1), MOST_PAUSE_S))
 
 
 def text_of(values: Mapping[str, Value], column: str) -> str | None:

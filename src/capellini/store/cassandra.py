@@ -19,8 +19,10 @@ largest mutation, half a commit log segment: 16 MiB by default, less where segme
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 from uuid import UUID
 
@@ -48,6 +50,7 @@ from capellini.store.interface import (
     Values,
 )
 
+SIZED: Final = (bytes, str)
 ROW_BYTES: Final = 32  # what a row costs beside its values, roughly: names, timestamps, lengths
 
 
@@ -59,6 +62,7 @@ class CassandraStore(Store):
         self._keyspace = session.address.keyspace
         self._updates: dict[tuple[str, tuple[str, ...], bool], Any] = {}
         self._nobody = values_nobody_has()
+        self._turns: dict[tuple[str, Key], tuple[asyncio.Lock, int]] = {}
         self._last_us = 0
         self._prepared_once = False
 
@@ -69,62 +73,66 @@ class CassandraStore(Store):
         return cls(await Session.connect(address, clock), clock)
 
     async def prepare(self, tables: tuple[Table, ...], create: bool = True) -> None:
-        await cassandra_schema.ensure(self._session, tables, create, self._clock)
-        self._prepared_once = True
+        with self._session.call():
+            await cassandra_schema.ensure(self._session, tables, create, self._clock)
+            self._prepared_once = True
 
     # ---- reading
 
     async def read(self, slice: Slice) -> Page:
         check_slice(slice)
-        self.counts.reads += 1
-        table = slice.table
-        columns = wanted(table.columns, slice.columns)
-        statics = wanted(table.statics, slice.columns)
-        if slice.limit == 0 or slice.end == ():  # everything begins with (): nothing is below it
-            return Page([], await self._static(slice, statics))
-        text, parameters = cql.select(self._keyspace, slice, (*columns, *statics))
-        found = [row.as_list() for row in await self._session.read(text, parameters, slice.level, slice.limit)]
-        width = len(table.clustering)
-        rows = list(rows_of(table, columns, found))
-        if found:
-            static = values_of(statics, found[0][width + len(columns) :])
-        else:
-            # Cassandra brings the static row with rows only, unless the whole partition was asked for.
-            bounded = slice.start or slice.end or slice.after
-            static = await self._static(slice, statics) if bounded else {}
-        return Page(rows, static, more=len(rows) >= slice.limit)
+        with self._session.call():
+            self.counts.reads += 1
+            table = slice.table
+            columns = wanted(table.columns, slice.columns)
+            statics = wanted(table.statics, slice.columns)
+            if slice.limit == 0 or slice.end == ():  # everything begins with (): nothing is below it
+                return Page([], await self._static(slice, statics))
+            text, parameters = cql.select(self._keyspace, slice, (*columns, *statics))
+            found = await self._session.read(text, parameters, slice.level, slice.limit)
+            width = len(table.clustering)
+            rows = list(rows_of(table, columns, found))
+            if found:
+                static = values_of(statics, found[0][width + len(columns) :])
+            else:
+                # Cassandra brings the static row with rows only, unless the whole partition was asked for.
+                bounded = slice.start or slice.end or slice.after
+                static = await self._static(slice, statics) if bounded else {}
+            return Page(rows, static, more=len(rows) >= slice.limit)
 
     async def _static(self, slice: Slice, columns: Sequence[Column]) -> dict[str, Value]:
         if not columns:
             return {}
         text = cql.select_static(self._keyspace, slice.table, columns)
         found = await self._session.read(text, slice.partition, slice.level)
-        return values_of(columns, found[0].as_list()) if found else {}
+        return values_of(columns, found[0]) if found else {}
 
     async def partitions(self, table: Table, limit: int = 1_000, after: Key | None = None) -> list[Key]:
         check_partitions(table, limit, after)
-        self.counts.reads += 1
-        text = cql.distinct(self._keyspace, table, after is not None)
-        parameters = [*(after or ()), min(limit, cql.MOST_ROWS)]
-        found = await self._session.read(text, parameters, Level.QUORUM, limit)
-        return [key_of(table.partition, row.as_list()) for row in found]
+        with self._session.call():
+            self.counts.reads += 1
+            text = cql.distinct(self._keyspace, table, after is not None)
+            parameters = [*(after or ()), min(limit, cql.MOST_ROWS)]
+            found = await self._session.read(text, parameters, Level.QUORUM, limit)
+            return [key_of(table.partition, row) for row in found]
 
     # ---- plain writes
 
     async def write(self, batch: Batch) -> None:
         check_batch(batch)
-        self.counts.writes += 1
-        timestamp_us = batch.timestamp_us or self._now_us()
-        done = False
-        for statements, size in await self._parts(batch):
-            try:
-                await self._session.write(statements, batch.level, timestamp_us)
-            except CapelliniError as error:
-                if not done or isinstance(error, Unknown):
-                    raise
-                raise Unknown(f"a part of a large write was done, the rest was not: {error.says}") from error
-            done = True
-            self.counts.bytes_written += size
+        with self._session.call():
+            self.counts.writes += 1
+            timestamp_us = batch.timestamp_us or self._now_us()
+            done = False
+            for statements, size in await self._parts(batch):
+                try:
+                    await self._session.write(statements, batch.level, timestamp_us)
+                except CapelliniError as error:
+                    if not done or isinstance(error, Unknown):
+                        raise
+                    raise Unknown(f"a part of a large write was done, the rest was not: {error.says}") from error
+                done = True
+                self.counts.bytes_written += size
 
     async def _parts(self, batch: Batch) -> list[tuple[list[Bound], int]]:
         """The statements of a write, in requests of up to `atomic_bytes`, each with its size."""
@@ -166,9 +174,10 @@ class CassandraStore(Store):
         self, table: Table, partition: Key, level: Level = Level.QUORUM, timestamp_us: int | None = None
     ) -> None:
         check_drop(table, partition, timestamp_us, level)
-        self.counts.writes += 1
-        prepared = await self._session.prepare(cql.delete_partition(self._keyspace, table))
-        await self._session.write([(prepared, [*partition])], level, timestamp_us or self._now_us())
+        with self._session.call():
+            self.counts.writes += 1
+            prepared = await self._session.prepare(cql.delete_partition(self._keyspace, table))
+            await self._session.write([(prepared, [*partition])], level, timestamp_us or self._now_us())
 
     def _now_us(self) -> int:
         self._last_us = max(self._last_us + 1, int(self._clock.now_s() * 1_000_000))
@@ -178,23 +187,27 @@ class CassandraStore(Store):
 
     async def compare_and_set(self, cas: Cas) -> Outcome:
         check_cas(cas)
-        self.counts.writes += 1
-        statements: list[Bound] = []
-        asked: list[Key | None] = []
-        size = 0
-        for change in cas.changes:
-            statements.append(await self._change(cas, change.key, cql.expectations(cas.table, change), change.values))
-            if change.expect is not None:
-                asked.append(change.key)
-            size += size_of(change.values)
-        if cas.drop:
-            prepared = await self._session.prepare(cql.delete_partition(self._keyspace, cas.table))
-            statements.append((prepared, [*cas.partition]))
-        answer = await self._session.compare_and_set(statements, cas.level)
-        if answer[0][cql.APPLIED]:
-            self.counts.bytes_written += size
-            return Outcome(True, {})
-        return Outcome(False, cql.current_rows(cas.table, asked, answer))
+        with self._session.call():
+            self.counts.writes += 1
+            statements: list[Bound] = []
+            asked: list[Key | None] = []
+            size = 0
+            for change in cas.changes:
+                statements.append(
+                    await self._change(cas, change.key, cql.expectations(cas.table, change), change.values)
+                )
+                if change.expect is not None:
+                    asked.append(change.key)
+                size += size_of(change.values)
+            if cas.drop:
+                prepared = await self._session.prepare(cql.delete_partition(self._keyspace, cas.table))
+                statements.append((prepared, [*cas.partition]))
+            async with self._in_turn((cas.table.name, cas.partition)):
+                answer = await self._session.compare_and_set(statements, cas.level)
+            if answer[0][cql.APPLIED]:
+                self.counts.bytes_written += size
+                return Outcome(True, {})
+            return Outcome(False, cql.current_rows(cas.table, asked, answer))
 
     async def _change(self, cas: Cas, key: Key | None, expected: Values | None, values: Values) -> Bound:
         table, static = cas.table, key is None
@@ -207,21 +220,38 @@ class CassandraStore(Store):
         parameters += [self._nobody[c.type] for c in cql.shown(table, static, names) if c.type in self._nobody]
         return await self._session.prepare(text), parameters
 
+    @asynccontextmanager
+    async def _in_turn(self, place: tuple[str, Key]) -> AsyncIterator[None]:
+        """One compare-and-set at a time on a partition: rounds that meet set each other back, or end unknown."""
+        lock, waiting = self._turns.get(place) or (asyncio.Lock(), 0)
+        self._turns[place] = (lock, waiting + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            waiting = self._turns[place][1] - 1
+            if waiting:
+                self._turns[place] = (lock, waiting)
+            else:
+                del self._turns[place]
+
     # ---- the rest
 
     async def skew_s(self) -> float:
-        began_s = self._clock.now_s()
-        found = await self._session.read("SELECT toTimestamp(now()) FROM system.local", [], Level.ONE)
-        ended_s = self._clock.now_s()
-        return float(found[0].as_list()[0].timestamp()) - (began_s + ended_s) / 2
+        with self._session.call():
+            began_s = self._clock.now_s()
+            found = await self._session.read("SELECT toTimestamp(now()) FROM system.local", [], Level.ONE)
+            ended_s = self._clock.now_s()
+            return float(found[0][0].timestamp()) - (began_s + ended_s) / 2
 
     async def check(self) -> None:
         """A read at the level of puts, of a row that is always there."""
-        if not self._prepared_once:
-            await self._session.read("SELECT key FROM system.local", [], Level.ONE)
-            return
-        text = f"SELECT version FROM {cql.place(self._keyspace, cql.VERSIONS)} WHERE name = ?"
-        await self._session.read(text, [cassandra_schema.OURS], Level.QUORUM)
+        with self._session.call():
+            if not self._prepared_once:
+                await self._session.read("SELECT key FROM system.local", [], Level.ONE)
+                return
+            text = f"SELECT version FROM {cql.place(self._keyspace, cql.VERSIONS)} WHERE name = ?"
+            await self._session.read(text, [cassandra_schema.OURS], Level.QUORUM)
 
     async def close(self) -> None:
         await self._session.close()
@@ -261,7 +291,7 @@ def size_of(values: Values) -> int:
     """About how many bytes a row takes."""
     size = ROW_BYTES
     for value in values.values():
-        size += len(value) if isinstance(value, bytes | str) else 8
+        size += len(value) if isinstance(value, SIZED) else 8
     return size
 
 

@@ -87,7 +87,7 @@ async def _ensure_tables(session: Session, tables: tuple[Table, ...], create: bo
 async def _columns(session: Session, table: Table) -> dict[str, tuple[str, str]]:
     text = "SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
     rows = await session.read(text, [session.address.keyspace, table.name], Level.ONE)
-    return {name: (kind, type) for name, kind, type in (row.as_tuple() for row in rows)}
+    return {name: (kind, type) for name, kind, type in rows}
 
 
 async def _agreement(session: Session, clock: Clock) -> None:
@@ -97,7 +97,7 @@ async def _agreement(session: Session, clock: Clock) -> None:
         local = await session.read("SELECT schema_version FROM system.local", [], Level.ONE)
         peers = await session.read("SELECT schema_version FROM system.peers_v2", [], Level.ONE)
         # A node that is down keeps its last version in the list: a majority must agree, the rest learns when it is up.
-        versions = [str(row.as_tuple()[0]) for row in (*local, *peers)]
+        versions = [str(row[0]) for row in (*local, *peers)]
         if 2 * versions.count(versions[0]) > len(versions):
             return
         if clock.elapsed_s() > deadline_s:
@@ -117,7 +117,7 @@ async def _version(session: Session) -> int | None:
         rows = await session.read(text, [OURS], Level.SERIAL)
     except StoreError as error:
         raise CannotOpen(f"the tables of keyspace {session.address.keyspace} cannot be read: {error.says}") from error
-    return rows[0].as_tuple()[0] if rows else None
+    return rows[0][0] if rows else None
 
 
 async def _set_version(session: Session, before: int | None, after: int) -> None:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import acsylla
@@ -31,6 +32,7 @@ from capellini.model.errors import CannotOpen, CapelliniError, Invalid, Overload
 from capellini.store.interface import Counts, Level, Value
 
 ATTEMPTS: Final = 3  # the first, and two by way of hosts that differ
+PREPARE_ATTEMPTS: Final = 6  # the driver takes no host for preparing: each is one more chance to miss a hung one
 PAUSE_S: Final = 0.1  # before a repeat: an error that came at once would come again at once
 SCHEMA_TIMEOUT_S: Final = 30.0  # a schema change is agreed on by all nodes first
 PAGE_ROWS: Final = 1_000  # one page is one answer in a coordinator's memory
@@ -38,6 +40,7 @@ HEARTBEAT_S: Final = 5  # a hung host is noticed by a heartbeat that nobody answ
 IDLE_S: Final = 15  # ...and its connection given up after so long
 
 Bound = tuple[Any, list[Value]]  # a prepared statement and what is bound to it
+Rows = list[list[Any]]
 
 
 class Kind(enum.Enum):
@@ -95,7 +98,7 @@ class Session:
         self._clock = clock
         self._inner = inner
         self._prepared: dict[str, Any] = {}
-        self._turn = itertools.count()
+        self._turns = itertools.count()
         self._closed = False
         self._open_calls = 0
         self._idle = asyncio.Event()
@@ -132,21 +135,22 @@ class Session:
         """The prepared statement of a text; made once. Nothing happens by preparing, so it is repeated like a read."""
         found = self._prepared.get(text)
         if found is None:
-            found = await self._attempts(Kind.READ, lambda _: self._inner.create_prepared(text, self.address.timeout_s))
+            timeout_s = self.address.timeout_s / 2  # no replica is asked: a host that is well answers at once
+            found = await self._attempts(None, lambda _: self._inner.create_prepared(text, timeout_s))
             self._prepared[text] = found
         return found
 
-    async def read(self, text: str, parameters: Sequence[Value], level: Level, limit: int | None = None) -> list[Any]:
+    async def read(self, text: str, parameters: Sequence[Value], level: Level, limit: int | None = None) -> Rows:
         """All rows of the answer, page by page."""
         prepared = await self.prepare(text)
         consistency = self._levels[level]
-        rows: list[Any] = []
+        rows: Rows = []
         state: bytes | None = None
         while True:
             result = await self._attempts(Kind.READ, self._page(prepared, parameters, consistency, state))
             self.counts.statements += 1
             self.counts.rounds += level in (Level.SERIAL, Level.LOCAL_SERIAL)
-            rows.extend(result)
+            rows.extend(row.as_list() for row in result)  # at once: the driver's rows are views on where it stands
             if not result.has_more_pages() or (limit is not None and len(rows) >= limit):
                 return rows
             state = result.page_state()
@@ -241,43 +245,50 @@ class Session:
             add(prepared.bind(parameters))
         return self._inner.execute_batch(batch)
 
-    async def _attempts(self, kind: Kind, send: Callable[[str | None], Any]) -> Any:
-        """Send until there is an answer. `send` builds the request anew: the driver may still hold the last one."""
-        self._begin()
-        try:
-            lost: CapelliniError | None = None
-            for attempt in range(1, ATTEMPTS + 1):
-                self.counts.requests += 1
-                profile = None if attempt == 1 else _at(self.hosts[next(self._turn) % len(self.hosts)])
-                try:
-                    return await send(profile)
-                except driver.CassException as error:
-                    failure = meaning(error, kind)
-                except (TypeError, ValueError, OverflowError) as error:
-                    failure = Invalid(f"a value does not fit its column: {error}")  # binding failed: nothing was sent
-                if isinstance(failure, Unknown):
-                    lost = failure
-                if isinstance(failure, Invalid) or kind is Kind.CAS or attempt == ATTEMPTS:
-                    break
-                self.counts.retries += 1
-                await self._clock.sleep(PAUSE_S)
-            if lost is not None:
-                self.counts.unknown += 1
-                raise lost
-            raise failure
-        finally:
-            self._end()
+    async def _attempts(self, kind: Kind | None, send: Callable[[str | None], Any]) -> Any:
+        """Send until there is an answer. `send` builds the request anew: the driver may still hold the last one.
 
-    def _begin(self) -> None:
+        Without a kind it is the preparing of a statement: like a read, and nobody's request.
+        """
+        lost: CapelliniError | None = None
+        turn = 0
+        most = PREPARE_ATTEMPTS if kind is None else ATTEMPTS
+        for attempt in range(1, most + 1):
+            self.counts.requests += kind is not None
+            profile = None
+            if attempt > 1:
+                turn = next(self._turns) if attempt == 2 else turn + 1  # of this call's own: others draw in between
+                profile = _at(self.hosts[turn % len(self.hosts)])
+            try:
+                return await send(profile)
+            except driver.CassException as error:
+                failure = meaning(error, kind or Kind.READ)
+            except (TypeError, ValueError, OverflowError) as error:
+                failure = Invalid(f"a value does not fit its column: {error}")  # binding failed: nothing was sent
+            if isinstance(failure, Unknown):
+                lost = failure
+            if isinstance(failure, Invalid) or kind is Kind.CAS or attempt == most:
+                break
+            self.counts.retries += 1
+            await self._clock.sleep(PAUSE_S)
+        if lost is not None:
+            self.counts.unknown += 1
+            raise lost
+        raise failure
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Around each operation of the store: none begins once closing began, and closing waits for those that did."""
         if self._closed:
             raise Unavailable("the store is closed")
         self._open_calls += 1
         self._idle.clear()
-
-    def _end(self) -> None:
-        self._open_calls -= 1
-        if not self._open_calls:
-            self._idle.set()
+        try:
+            yield
+        finally:
+            self._open_calls -= 1
+            if not self._open_calls:
+                self._idle.set()
 
 
 _LOCAL: Final = "SELECT data_center, rpc_address FROM system.local"
@@ -317,6 +328,7 @@ def _cluster(address: CassandraAddress, **routing: Any) -> Any:
         consistency=acsylla.Consistency.QUORUM,
         serial_consistency=acsylla.Consistency.SERIAL,
         retry_policy="fallthrough",
+        prepare_on_all_hosts=False,  # it would wait for a hung one; the others learn a statement when they meet it
         heartbeat_interval_sec=HEARTBEAT_S,
         idle_timeout_sec=IDLE_S,
         exponential_reconnect_base_delay_ms=500,

@@ -6,38 +6,48 @@ A row is one record of one of these forms. Integers are big-endian.
     expiring   01 | timestamp µs (8) | expiry µs (8) | columns          the same with a time to live
     cells      02 | { column (1), timestamp (8), rank (1), expiry (8), length (4), value } ...
 
-`columns` are first those of fixed size and the lengths of the others but the last, then the others' bytes. Nearly all rows are written whole, in
-one piece: for those there is one timestamp and no lookup. The third form holds what was written in pieces, and cells that were deleted.
+`columns` are first those of fixed size and the lengths of the others but the last, then the others' bytes. Nearly
+all rows are written whole, in one piece: for those there is one timestamp and no lookup. The third form holds what
+was written in pieces, and cells that were deleted.
 
-A cell is a tuple (timestamp, rank, expiry, bytes). The greater tuple wins, which is the whole rule of last-write-wins:
-the later timestamp; of equal ones a tombstone (rank 2) over a value that expires (1) over one that does not (0), as in Cassandra; then the later
-expiry; then the larger value, compared as bytes. A tombstone's expiry is the time of the deletion, by which it is once cleared away.
+A cell is a tuple (timestamp, rank, expiry, bytes). The greater tuple wins, which is the whole rule of
+last-write-wins: the later timestamp; of equal ones a tombstone (rank 2) over a value that expires (1) over one that
+does not (0), as in Cassandra; then the later expiry; then the larger value, compared as bytes. A tombstone's expiry
+is the time of the deletion, by which it is once cleared away.
 
-The encoder, decoder and scanner of a table are written out as Python source for its columns and compiled once, as dataclasses do: a loop over
-column objects would take several times as long as RocksDB itself.
+The encoder, decoder and scanner of a table are written out as Python source for its columns and compiled once, as
+dataclasses do: a loop over column objects would take several times as long as RocksDB itself.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
 from capellini.model.errors import Invalid, TooLarge
 from capellini.store.interface import MAX_VALUE_BYTES, Column, Row, Type, Value, Values
-from capellini.store.ordered import HALF, KeyCodec
+from capellini.store.ordered import KeyCodec
 
 Cell = tuple[int, int, int, bytes]  # timestamp_us, rank, expiry_us, value
 Cells = dict[int, Cell]  # by the column's position
-Scanner = Callable[[Iterable[tuple[bytes, bytes]], int, int, int, bytes], tuple[list[Row], bool]]
+Scanner = Callable[[Iterable[tuple[bytes, bytes]], int, int, int], tuple[list[Row], bool]]
 
 PLAIN, EXPIRING, TOMBSTONE = 0, 1, 2
 WHOLE, WHOLE_EXPIRING, IN_CELLS = 0, 1, 2
 _CELL: Final = struct.Struct(">BqBqI")
 _TIMES: Final = struct.Struct(">qq")
 _FIXED: Final = {Type.INT: "q", Type.DOUBLE: "d", Type.BOOL: "?", Type.TIMEUUID: "16s"}
-_PYTHON: Final = {Type.TEXT: str, Type.BLOB: bytes, Type.INT: int, Type.DOUBLE: float, Type.BOOL: bool, Type.TIMEUUID: UUID}
+_PYTHON: Final = {
+    Type.TEXT: str,
+    Type.BLOB: bytes,
+    Type.INT: int,
+    Type.DOUBLE: float,
+    Type.BOOL: bool,
+    Type.TIMEUUID: UUID,
+}
 
 
 class RowCodec:
@@ -89,7 +99,11 @@ class RowCodec:
         return b"".join(parts)
 
     def _whole_of(self, cells: Cells, first: Cell) -> bytes:
-        head = b"\x01" + _TIMES.pack(first[0], first[2]) if first[1] == EXPIRING else b"\x00" + _TIMES.pack(first[0], 0)[:8]
+        head = (
+            b"\x01" + _TIMES.pack(first[0], first[2])
+            if first[1] == EXPIRING
+            else b"\x00" + _TIMES.pack(first[0], 0)[:8]
+        )
         fixed = b"".join(cells[at][3] for at in self._fixed)
         lengths = b"".join(len(cells[at][3]).to_bytes(4, "big") for at in self._loose[:-1])
         return head + fixed + lengths + b"".join(cells[at][3] for at in self._loose)
@@ -101,9 +115,13 @@ class RowCodec:
         form = record[0]
         if form == IN_CELLS:
             return _parse_cells(record)
-        timestamp_us, expiry_us = _TIMES.unpack_from(record, 1) if form else (int.from_bytes(record[1:9], "big", signed=True), 0)
+        timestamp_us, expiry_us = (
+            _TIMES.unpack_from(record, 1) if form else (int.from_bytes(record[1:9], "big", signed=True), 0)
+        )
         rank = EXPIRING if form else PLAIN
-        return {at: (timestamp_us, rank, expiry_us, data) for at, data in enumerate(self._pieces(record, 17 if form else 9))}
+        return {
+            at: (timestamp_us, rank, expiry_us, data) for at, data in enumerate(self._pieces(record, 17 if form else 9))
+        }
 
     def live(self, record: bytes, now_us: int, wanted: tuple[str, ...] | None = None) -> dict[str, Value] | None:
         """The values that can be seen now; None if the row does not exist."""
@@ -130,12 +148,14 @@ class RowCodec:
     # ---- compiled per table
 
     def _compile_encoder(self) -> Callable[[Values, int, int], bytes | None]:
-        """whole(values, timestamp_us, expiry_us): the record, or None when the values are not a whole row of the right types."""
+        """whole(values, timestamp_us, expiry_us): the record; None when the values are no whole row, or wrong."""
         takes = "\n".join(f"        c{at} = values[{name!r}]" for at, name in enumerate(self.names))
         checks = " or ".join(f"type(c{at}) is not t{at}" for at in range(len(self.names)))
         texts = [at for at in self._loose if self.columns[at].type is Type.TEXT]
         encodes = "\n".join(f"        c{at} = c{at}.encode()" for at in texts)
-        uuids = "\n".join(f"        c{at} = c{at}.bytes" for at in self._fixed if self.columns[at].type is Type.TIMEUUID)
+        uuids = "\n".join(
+            f"        c{at} = c{at}.bytes" for at in self._fixed if self.columns[at].type is Type.TIMEUUID
+        )
         body = [f"c{at}" for at in self._fixed] + [f"len(c{at})" for at in self._loose[:-1]]
         tail = "".join(f" + c{at}" for at in self._loose)
         source = f"""
@@ -156,42 +176,41 @@ def whole(values, timestamp_us, expiry_us):
 """
         types = {f"t{at}": _PYTHON[column.type] for at, column in enumerate(self.columns)}
         scope: dict[str, Any] = {
-            "plain": self._plain_head.pack, "expiring": self._expiring_head.pack, "StructError": struct.error, **types,
+            "plain": self._plain_head.pack,
+            "expiring": self._expiring_head.pack,
+            "StructError": struct.error,
+            **types,
         }
         exec(source, scope)
         return scope["whole"]  # type: ignore[no-any-return]
 
-    def _unpacking(self, start: str) -> list[str]:
-        """Source lines that take a whole record apart: fixed columns to f0.., where the others' bytes start to s0.."""
-        names = [f"f{at}" for at in self._fixed] + [f"n{at}" for at in self._loose[:-1]]
-        lines = [f"{', '.join(names)}, = body(value, {start})"] if names else []
-        end = f"{start} + {self._body.size}"
+    def _expressions(self) -> dict[str, str]:
+        """The source of each column's value in a whole record `value` whose columns start at `AT`.
+        `_b` is what `body` unpacked there."""
+        found: dict[str, str] = {}
+        for number, at in enumerate(self._fixed):
+            uuid = self.columns[at].type is Type.TIMEUUID
+            found[self.names[at]] = f"UUID(bytes=_b[{number}])" if uuid else f"_b[{number}]"
+        start = f"AT + {self._body.size}"
         for number, at in enumerate(self._loose):
-            lines.append(f"s{at} = {end}")
-            if number < len(self._loose) - 1:
-                end = f"s{at} + n{at}"
-        return lines
+            end = f"{start} + _b[{len(self._fixed) + number}]" if at != self._loose[-1] else ""
+            text = self.columns[at].type is Type.TEXT
+            found[self.names[at]] = f"value[{start}:{end}]" + (".decode()" if text else "")
+            start = end
+        return found
 
-    def _expression(self, at: int) -> str:
-        """The source of one column's Python value."""
-        kind = self.columns[at].type
-        if kind is Type.TIMEUUID:
-            return f"UUID(bytes=f{at})"
-        if kind in _FIXED:
-            return f"f{at}"
-        cut = f"value[s{at}:]" if at == self._loose[-1] else f"value[s{at}:s{at} + n{at}]"
-        return f"{cut}.decode()" if kind is Type.TEXT else cut
-
-    def _literal(self, wanted: tuple[str, ...] | None) -> str:
-        shown = [at for at, name in enumerate(self.names) if wanted is None or name in wanted]
-        return "{" + ", ".join(f"{self.names[at]!r}: {self._expression(at)}" for at in shown) + "}"
+    def _literal(self, wanted: tuple[str, ...] | None, at: str) -> str:
+        """The source of the dict of a whole row's values. The first use, from the left, unpacks for all."""
+        sources = self._expressions()
+        shown = [name for name in self.names if wanted is None or name in wanted]
+        literal = "{" + ", ".join(f"{name!r}: {sources[name]}" for name in shown) + "}"
+        return literal.replace("_b[", "(_b := body(value, AT))[", 1).replace("AT", at)
 
     def values_of_whole(self, wanted: tuple[str, ...] | None) -> Callable[[bytes, int], dict[str, Value]]:
         """decode(record, where the columns start): the values of a whole row."""
         found = self._wholes.get(wanted)
         if found is None:
-            lines = "\n".join(f"    {line}" for line in self._unpacking("at"))
-            source = f"def values(value, at):\n{lines}\n    return {self._literal(wanted)}\n"
+            source = f"def values(value, at):\n    return {self._literal(wanted, 'at')}\n"
             scope: dict[str, Any] = {"body": self._body.unpack_from, "UUID": UUID}
             exec(source, scope)
             found = self._wholes[wanted] = scope["values"]
@@ -208,7 +227,7 @@ def whole(values, timestamp_us, expiry_us):
         return pieces
 
     def scanner(self, wanted: tuple[str, ...] | None) -> Scanner:
-        """scan(items, cut, limit, now_us, low): up to `limit` rows that exist with keys not below `low`, and whether another follows.
+        """scan(items, cut, limit, now_us): up to `limit` rows that exist, and whether there may be more.
         `cut` is where the clustering key starts in a key."""
         found = self._scanners.get(wanted)
         if found is None:
@@ -216,31 +235,34 @@ def whole(values, timestamp_us, expiry_us):
         return found
 
     def _compile_scanner(self, wanted: tuple[str, ...] | None) -> Scanner:
-        key = f"(u64(key, cut)[0] - {HALF},)" if self._keys.types == (Type.INT,) else "split(key, cut)"
-        lines = "\n".join(f"            {line}" for line in self._unpacking("9"))
         source = f"""
-def scan(items, cut, limit, now_us, low):
+def scan(items, cut, limit, now_us):
+    items = iter(items)
     rows = []
-    add = rows.append
-    for key, value in items:
-        if key < low:
-            break
-        if value[0] == 0:
-            if len(rows) == limit:
-                return rows, True
-{lines}
-            add(Row({key}, {self._literal(wanted)}))
-        else:
-            values = live(value, now_us, wanted)
-            if values is not None:
-                if len(rows) == limit:
-                    return rows, True
-                add(Row({key}, values))
-    return rows, False
+    while len(rows) < limit:
+        wants = limit - len(rows)
+        some = [
+            Row(split(key, cut), {self._literal(wanted, "9")}) if not value[0] else other(key, cut, value, now_us)
+            for key, value in islice(items, wants)
+        ]
+        ended = len(some) < wants
+        rows += filter(None, some) if rows or not all(some) else some
+        if ended:
+            return rows, False
+    return rows, next(items, None) is not None
 """
+
+        def other(key: bytes, cut: int, value: bytes, now_us: int) -> Row | None:
+            values = self.live(value, now_us, wanted)
+            return None if values is None else Row(self._keys.decode(key, cut), values)
+
         scope: dict[str, Any] = {
-            "Row": Row, "UUID": UUID, "body": self._body.unpack_from, "u64": struct.Struct(">Q").unpack_from,
-            "split": self._keys.decode, "live": self.live, "wanted": wanted,
+            "Row": Row,
+            "UUID": UUID,
+            "body": self._body.unpack_from,
+            "split": self._keys.decoder(),
+            "other": other,
+            "islice": islice,
         }
         exec(source, scope)
         return scope["scan"]  # type: ignore[no-any-return]

@@ -1,10 +1,12 @@
 """The folder of an embedded store: who may open it, in which format it is, and how much room is left.
 
-    folder/format.json   {"format": 1}; written last when a folder is made, so that half a folder is not taken for a whole one
+    folder/format.json   {"format": 1}; written last when a folder is made, so that half a folder is not taken for a
+    whole one
     folder/lock          locked by the process that has it open, with its process id
     folder/data/         RocksDB
 
-Our own lock comes before RocksDB's: RocksDB renames its log files before it looks at its lock, and would disturb the other process.
+Our own lock comes before RocksDB's: RocksDB renames its log files before it looks at its lock, and would disturb
+the other process.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from typing import Final
 import msgspec
 
 from capellini.model.clock import Clock
-from capellini.model.errors import CannotOpen, Full, InUse
+from capellini.model.errors import CannotOpen, Full, InUse, Invalid
 
 FORMAT: Final = 1
 FORMAT_FILE: Final = "format.json"
 LOCK_FILE: Final = "lock"
 DATA_FOLDER: Final = "data"
-OWN: Final = frozenset({FORMAT_FILE, FORMAT_FILE + ".new", LOCK_FILE, DATA_FOLDER, "node.sock"})  # what may lie in a folder that is being made
+OWN: Final = frozenset(
+    {FORMAT_FILE, FORMAT_FILE + ".new", LOCK_FILE, DATA_FOLDER, "node.sock"}
+)  # what may lie in a folder that is being made
 
 Migration = Callable[[Path], None]  # takes the folder one format up; may be repeated after a crash in the middle
 MIGRATIONS: Final[Mapping[int, Migration]] = {}  # by the format they start from; none is needed yet
@@ -80,9 +84,21 @@ def make(folder: Path, create: bool) -> None:
     if not (folder / FORMAT_FILE).exists():
         foreign = sorted(set(os.listdir(folder)) - OWN)
         if foreign:
-            raise CannotOpen(f"{folder} holds something else ({foreign[0]}): give an empty folder, or one made by Capellini")
+            raise CannotOpen(
+                f"{folder} holds something else ({foreign[0]}): give an empty folder, or one made by Capellini"
+            )
         if not create:
             raise CannotOpen(f"{folder} holds no store: nothing was ever stored there")
+
+
+def make_empty(folder: Path) -> None:
+    """A new folder, for a backup. Raises Invalid when something is there, or CannotOpen when it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.listdir(folder):
+            raise Invalid(f"{folder} is not empty: give a new folder for the backup")
+    except OSError as error:
+        raise CannotOpen(f"{folder} cannot be made: {error.strerror}") from None
 
 
 def read_format(folder: Path) -> int | None:
@@ -95,19 +111,23 @@ def read_format(folder: Path) -> int | None:
     except (OSError, msgspec.MsgspecError) as error:
         raise CannotOpen(f"{path} cannot be read ({error}): restore the folder from a backup") from None
     if found > FORMAT:
-        raise CannotOpen(f"{folder} has format {found}, made by a newer Capellini: this one knows formats up to {FORMAT}")
+        raise CannotOpen(
+            f"{folder} has format {found}, made by a newer Capellini: this one knows formats up to {FORMAT}"
+        )
     return found
 
 
 def migrate(folder: Path, migrations: Mapping[int, Migration] = MIGRATIONS, newest: int = FORMAT) -> None:
-    """Takes an older folder up, one format at a time, and marks a new one. Call it under the lock. Raises CannotOpen."""
+    """Takes an older folder up, one format at a time. Call it under the lock. Raises CannotOpen."""
     found = read_format(folder)
     if found is None:
         return
     while found < newest:
         step = migrations.get(found)
         if step is None:
-            raise CannotOpen(f"{folder} has format {found}, which this Capellini no longer reads: open it with an older one first")
+            raise CannotOpen(
+                f"{folder} has format {found}, which this Capellini no longer reads: open it with an older one first"
+            )
         step(folder)
         found += 1
         write_format(folder, found)
@@ -140,7 +160,9 @@ def free_bytes(folder: Path) -> int:
 class Room:
     """Refuses what would fill the disk, before anything was changed."""
 
-    def __init__(self, folder: Path, clock: Clock, room_bytes: int, measure: Callable[[Path], int] = free_bytes) -> None:
+    def __init__(
+        self, folder: Path, clock: Clock, room_bytes: int, measure: Callable[[Path], int] = free_bytes
+    ) -> None:
         self._folder = folder
         self._clock = clock
         self._plain_bytes = room_bytes

@@ -12,17 +12,21 @@ Five operations, each on one partition:
     partitions         the partition keys of a table that allows it
 
 What every implementation must do
-- A call that returns has happened: durable at the level asked for (`Batch.sync` on the embedded store: fsynced before it returns).
-- A call that raises `Invalid` has changed nothing. One that raises `Unavailable` (or `Overloaded`, `Full`) has changed nothing and will change
-  nothing later. Everything else is `Unknown`: it may have happened, or may happen later, even much later.
-- Plain writes are last-write-wins per cell by timestamp (the explicit one, else the writer's or coordinator's clock); of two equal
-  timestamps the larger value wins, cell by cell; a tombstone of the same timestamp wins over a value.
-- Compare-and-sets on one partition are linear at one serial level. They never share cells with plain writes: a table's columns
-  named in `Table.conditional` are written by compare-and-set only, all others by plain writes only.
+- A call that returns has happened: durable at the level asked for (`Batch.sync` on the embedded store: fsynced before
+  it returns).
+- A call that raises `Invalid` has changed nothing. One that raises `Unavailable` (or `Overloaded`, `Full`) has changed
+  nothing and will change nothing later. Everything else is `Unknown`: it may have happened, or may happen later, even
+  much later.
+- Plain writes are last-write-wins per cell by timestamp (the explicit one, else the writer's or coordinator's clock);
+  of two equal timestamps the larger value wins, cell by cell; a tombstone of the same timestamp wins over a value.
+- Compare-and-sets on one partition are linear at one serial level. They never share cells with plain writes: a table's
+  columns named in `Table.conditional` are written by compare-and-set only, all others by plain writes only.
 
 What none may do
-- Retry a compare-and-set by itself after a lost answer: only the caller knows its token. `settle` below is the one sound way.
-- Give a partial answer: a slice is complete up to `limit`, and says if there is `more`. Pages of one scan are no snapshot.
+- Retry a compare-and-set by itself after a lost answer: only the caller knows its token. `settle` below is the one
+  sound way.
+- Give a partial answer: a slice is complete up to `limit`, and says if there is `more`. Pages of one scan are no
+  snapshot.
 """
 
 from __future__ import annotations
@@ -48,8 +52,8 @@ MAX_VALUE_BYTES: Final = 8 * 1024 * 1024  # half of the largest mutation with a 
 
 
 class Type(enum.Enum):
-    """Column types. Keys may be TEXT, BLOB, INT or TIMEUUID; order of keys: TEXT by UTF-8 bytes, BLOB by bytes, INT by number,
-    TIMEUUID by its time, then by its lower half as signed bytes (as Cassandra does)."""
+    """Column types. Keys may be TEXT, BLOB, INT or TIMEUUID; order of keys: TEXT by UTF-8 bytes, BLOB by bytes, INT by
+    number, TIMEUUID by its time, then by its lower half as signed bytes (as Cassandra does)."""
 
     TEXT = "text"
     BLOB = "blob"
@@ -80,8 +84,8 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Level(enum.Enum):
-    """Consistency. The embedded store treats all alike. SERIAL and LOCAL_SERIAL are for compare-and-set and for reads that must see
-    every finished compare-and-set."""
+    """Consistency. The embedded store treats all alike. SERIAL and LOCAL_SERIAL are for compare-and-set and for reads
+    that must see every finished compare-and-set."""
 
     ONE = "one"
     LOCAL_ONE = "local_one"
@@ -93,8 +97,9 @@ class Level(enum.Enum):
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Rows with start <= key < end. Bounds may be prefixes of the clustering key: a prefix as `start` stands before all keys that begin
-    with it; as `end` too, so that nothing that begins with it is inside. `after` instead of `start`: strictly above that full key."""
+    """Rows with start <= key < end. Bounds may be prefixes of the clustering key: a prefix as `start` stands before all
+    keys that begin with it; as `end` too, so that nothing that begins with it is inside. `after` instead of `start`:
+    strictly above that full key."""
 
     table: Table
     partition: Key
@@ -142,8 +147,8 @@ ABSENT: Final = Absent.ABSENT  # as `Change.expect`: the row must not exist
 class Change(msgspec.Struct, frozen=True):
     """One row's part in a compare-and-set. `key` None is the static row.
 
-    expect: {column: value} must all be equal (None: has no value); ABSENT: the row must not exist (not for the static row);
-    None: no condition of its own. Each change writes at least one value.
+    expect: {column: value} must all be equal (None: has no value); ABSENT: the row must not exist (not for the static
+    row); None: no condition of its own. Each change writes at least one value.
     """
 
     key: Key | None
@@ -152,8 +157,8 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Cas(msgspec.Struct, frozen=True):
-    """Happens as a whole if every condition holds, in one Paxos round. `drop`: the partition is dropped, and what the changes (then static
-    only) write survives as its marker. At least one change has a condition."""
+    """Happens as a whole if every condition holds, in one Paxos round. `drop`: the partition is dropped, and what the
+    changes (then static only) write survives as its marker. At least one change has a condition."""
 
     table: Table
     partition: Key
@@ -165,15 +170,16 @@ class Cas(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`rows`: when refused, the current values of the rows named in the changes that have a condition (None: the static row). Rows that do not
-    exist are absent; columns without a value are absent."""
+    """`rows`: when refused, the current values of the rows named in the changes that have a condition (None: the static
+    row). Rows that do not exist are absent; columns without a value are absent."""
 
     applied: bool
     rows: dict[Key | None, dict[str, Value]]
 
 
 class Counts(msgspec.Struct):
-    """What the store was asked for since it was opened. A batch is one request. Rounds are Paxos rounds, serial reads included."""
+    """What the store was asked for since it was opened. A batch is one request. Rounds are Paxos rounds, serial reads
+    included."""
 
     requests: int = 0
     statements: int = 0
@@ -193,7 +199,8 @@ class Store(ABC):
 
     @abstractmethod
     async def prepare(self, tables: tuple[Table, ...], create: bool = True) -> None:
-        """Make sure the tables are there and as declared. Raises CannotOpen if not and `create` is false or not allowed."""
+        """Make sure the tables are there and as declared. Raises CannotOpen if not and `create` is false or not
+        allowed."""
 
     @abstractmethod
     async def read(self, slice: Slice) -> Page:
@@ -201,24 +208,29 @@ class Store(ABC):
 
     @abstractmethod
     async def write(self, batch: Batch) -> None:
-        """Raises Invalid, Unavailable, or Unknown. Plain writes are idempotent when they carry `timestamp_us`, and harmless to repeat when they
-        write immutable cells: the store may repeat them. Larger batches than one request takes are split by bytes, and are then atomic only
-        in parts: callers that need more keep them below `Store.atomic_bytes`."""
+        """Raises Invalid, Unavailable, or Unknown. Plain writes are idempotent when they carry `timestamp_us`, and
+        harmless to repeat when they write immutable cells: the store may repeat them. Larger batches than one request
+        takes are split by bytes, and are then atomic only in parts: callers that need more keep them below
+        `Store.atomic_bytes`."""
 
     @abstractmethod
     async def compare_and_set(self, cas: Cas) -> Outcome:
         """Raises Invalid, Unavailable (surely not applied, now or later), or Unknown. Never repeated by the store."""
 
     @abstractmethod
-    async def drop(self, table: Table, partition: Key, level: Level = Level.QUORUM, timestamp_us: int | None = None) -> None:
+    async def drop(
+        self, table: Table, partition: Key, level: Level = Level.QUORUM, timestamp_us: int | None = None
+    ) -> None:
         """Plain. For partitions without conditional cells; others are dropped by `Cas.drop`."""
 
     @abstractmethod
     async def partitions(self, table: Table, limit: int = 1_000, after: Key | None = None) -> list[Key]:
-        """Partition keys in an order of the store's own; go on with `after` the last one. Only where `Table.listable`."""
+        """Partition keys in an order of the store's own; go on with `after` the last one. Only where
+        `Table.listable`."""
 
     async def sync(self) -> None:
-        """All writes that returned before with `sync` False are durable when this returns. Nothing to do for most stores."""
+        """All writes that returned before with `sync` False are durable when this returns. Nothing to do for most
+        stores."""
         return None
 
     @abstractmethod
@@ -234,6 +246,7 @@ class Store(ABC):
         """Finish what was begun; further calls raise Unavailable."""
 
     atomic_bytes: int = 1024 * 1024  # a batch of up to so many bytes is one request
+    alone: bool = False  # no other process can change what is in it
 
 
 SETTLE_ATTEMPTS: Final = 8  # with the pauses below some 12 s: past any request time-out, short of a caller's patience
@@ -244,10 +257,11 @@ async def settle(
 ) -> Outcome:
     """Compare-and-set until the outcome is known: the one sound way to resolve a lost answer.
 
-    The same compare-and-set with the same precondition is repeated; it must write a token that is unique to it. Applied means mine; refused
-    while showing my token (`mine`) means that an earlier attempt was applied: mine too. Refused without it means that no attempt was or will be
-    applied, since the precondition is gone for good (tokens never repeat). A read would prove nothing: a stalled coordinator may still propose.
-    Raises Unknown when the store does not answer for long; Unavailable only if no attempt can have been applied.
+    The same compare-and-set with the same precondition is repeated; it must write a token that is unique to it. Applied
+    means mine; refused while showing my token (`mine`) means that an earlier attempt was applied: mine too. Refused
+    without it means that no attempt was or will be applied, since the precondition is gone for good (tokens never
+    repeat). A read would prove nothing: a stalled coordinator may still propose. Raises Unknown when the store does not
+    answer for long; Unavailable only if no attempt can have been applied.
     """
     lost = False
     pause_s = 0.05

@@ -3,13 +3,15 @@
     00 00 ...                              of the store itself
       00 00 'c'                            the clock: highest own timestamp, highest timestamp of all (8 bytes each)
       00 00 't' name                       a table: its number, and how it was declared
-      00 00 'a' number                     a space apart (the column family named a<number>): the partition prefix it holds
+      00 00 'a' number                     a space apart (the column family named a<number>): the partition prefix
+      it holds
     number (2) | partition key | 00        head: what was deleted, as pairs of timestamp and bound
     number (2) | partition key | 01        the static columns
     number (2) | partition key | 02 | key  the rows, in the order of their clustering key
 
-A partition is one run of keys, so it is dropped by one range delete. The rows of a table that is `apart` are in a column family of their
-own, under their clustering key alone, and are dropped with it; head and static columns stay here.
+A partition is one run of keys, so it is dropped by one range delete. The rows of a table that is `apart` are in a
+column family of their own, under their clustering key alone, and are dropped with it; head and static columns stay
+here.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ FIRST_TABLE: Final = 1  # table 0 is the store itself
 HEAD, STATIC, ROWS, BEYOND = b"\x00", b"\x01", b"\x02", b"\x03"
 _MARK: Final = struct.Struct(">qI")
 
+
 class Mark(msgspec.Struct, frozen=True):
-    """All cells up to this timestamp were deleted: in the whole partition, or in the rows whose encoded key is below `bound`."""
+    """All cells up to this timestamp were deleted: in the whole partition, or in the rows below `bound`."""
 
     timestamp_us: int
     bound: bytes | None  # None: the whole partition, static columns too
@@ -100,9 +103,15 @@ class Plan:
         self.rows: Final = RowCodec(table.columns, self.keys)
         self.statics: Final = RowCodec(table.statics)
         self.static_names: Final = frozenset(self.statics.names)
-        self.conditional_rows: Final = frozenset(at for at, name in enumerate(self.rows.names) if name in table.conditional)
-        self.conditional_statics: Final = frozenset(at for at, name in enumerate(self.statics.names) if name in table.conditional)
-        self.blind: Final = not self.conditional_rows and bool(table.columns)  # a whole plain row may be written without a look
+        self.conditional_rows: Final = frozenset(
+            at for at, name in enumerate(self.rows.names) if name in table.conditional
+        )
+        self.conditional_statics: Final = frozenset(
+            at for at, name in enumerate(self.statics.names) if name in table.conditional
+        )
+        self.blind: Final = not self.conditional_rows and bool(
+            table.columns
+        )  # a whole plain row may be written without a look
 
     def prefix(self, partition: Key) -> bytes:
         return self.start + self.partitions.encode(partition)

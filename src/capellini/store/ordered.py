@@ -1,11 +1,13 @@
 """Keys as bytes that sort the way the keys do.
 
     TEXT, BLOB   the bytes with 00 written as 00 FF, then 00 00     self-delimiting: 00 00 comes nowhere else
-    INT          8 bytes, big-endian, moved up by 2^63              negative numbers sort first
-    TIMEUUID     its time, high part first, then its lower half with each byte's sign bit turned (signed bytes, as in Cassandra)
+    INT          00 or 01 for negative or not, then 8 bytes         so that one `unpack` gives a whole key of numbers
+    TIMEUUID     its time, high part first, then its lower half with each byte's sign bit turned (signed bytes, as
+    in Cassandra)
 
-Every part ends by itself, so a key is its parts one after another, the bytes of a shorter key are the first bytes of all keys that begin
-with it, and `memcmp` gives the order of the tuples. That is all RocksDB needs: slices are ranges of bytes.
+Every part ends by itself, so a key is its parts one after another, the bytes of a shorter key are the first bytes
+of all keys that begin with it, and `memcmp` gives the order of the tuples. That is all RocksDB needs: slices are
+ranges of bytes.
 """
 
 from __future__ import annotations
@@ -15,15 +17,14 @@ from collections.abc import Callable
 from typing import Final, cast
 from uuid import UUID
 
-from capellini.model.errors import Invalid, TooLarge
-from capellini.store.interface import MAX_KEY_BYTES, Column, Key, KeyPart, Type
+from capellini.model.errors import Invalid
+from capellini.store.interface import Column, Key, KeyPart, Type
 
 Encode = Callable[[KeyPart], bytes]
 Decode = Callable[[bytes, int], tuple[KeyPart, int]]  # (data, at) -> (part, where the next one starts)
 
-HALF: Final = 1 << 63
 END: Final = b"\x00\x00"
-_U64: Final = struct.Struct(">Q")
+_INT: Final = struct.Struct(">Bq")
 _PAIR: Final = struct.Struct(">QQ")
 _SIGNS: Final = 0x8080808080808080
 
@@ -44,13 +45,13 @@ def _encode_blob(part: KeyPart) -> bytes:
 
 
 def _encode_int(part: KeyPart) -> bytes:
-    if type(part) is not int or not -HALF <= part < HALF:
+    if type(part) is not int or not -(1 << 63) <= part < 1 << 63:
         raise Invalid(f"a key part is a whole number of 64 bits, not {type(part).__name__}")
-    return _U64.pack(part + HALF)
+    return _INT.pack(part >= 0, part)
 
 
 def _encode_timeuuid(part: KeyPart) -> bytes:
-    if type(part) is not UUID or part.version != 1:
+    if type(part) is not UUID or part.int >> 76 & 0xF != 1:  # where the version is
         raise Invalid("a key part is a time UUID (version 1)")
     high, low = part.int >> 64, part.int & 0xFFFF_FFFF_FFFF_FFFF
     time = (high & 0xFFFF) << 48 | (high >> 16 & 0xFFFF) << 32 | high >> 32
@@ -68,7 +69,7 @@ def _decode_text(data: bytes, at: int) -> tuple[KeyPart, int]:
 
 
 def _decode_int(data: bytes, at: int) -> tuple[KeyPart, int]:
-    return cast(int, _U64.unpack_from(data, at)[0]) - HALF, at + 8
+    return cast(int, _INT.unpack_from(data, at)[1]), at + 9
 
 
 def _decode_timeuuid(data: bytes, at: int) -> tuple[KeyPart, int]:
@@ -106,14 +107,16 @@ class KeyCodec:
         """A full key or the first parts of one. Raises Invalid."""
         encoders = self._encoders
         if len(key) == 1 and encoders:
-            data = encoders[0](key[0])
-        elif len(key) <= len(encoders):
-            data = b"".join([encode(part) for encode, part in zip(encoders, key, strict=False)])
-        else:
+            return encoders[0](key[0])
+        if len(key) > len(encoders):
             raise Invalid(f"a key has at most {len(encoders)} parts, not {len(key)}")
-        if len(data) > MAX_KEY_BYTES:
-            raise TooLarge(f"a key of {len(data)} bytes is too large: at most {MAX_KEY_BYTES}")
-        return data
+        return b"".join([encode(part) for encode, part in zip(encoders, key, strict=False)])
+
+    def decoder(self) -> Callable[[bytes, int], Key]:
+        """The quickest function that gives the full key at a place."""
+        if self.types and all(kind is Type.INT for kind in self.types):
+            return struct.Struct(">" + "xq" * len(self.types)).unpack_from
+        return self.decode
 
     def decode(self, data: bytes, at: int = 0) -> Key:
         return self.split(data, at)[0]

@@ -1,19 +1,21 @@
 """The store in a folder: RocksDB inside this process.
 
-    write, compare_and_set ─▶ decide ─▶ one RocksDB batch, at once, on the loop ─▶ wait for the shared fsync (store/worker.py)
+    write, compare_and_set ─▶ decide ─▶ one RocksDB batch, at once, on the loop ─▶ wait for the shared fsync
     read                   ─▶ straight from RocksDB, on the loop
 
-One process has the folder open (store/folder.py), and all its calls come from one event loop. What a call decides and writes happens between two
-awaits, so compare-and-sets are linear without any lock.
+One process has the folder open (store/folder.py), and all its calls come from one event loop. What a call decides
+and writes happens between two awaits, so compare-and-sets are linear without any lock.
 
-A reader may see what is not yet synced. That is sound: whoever acts on it and wants a confirmation writes later, and a later fsync makes
-everything before it durable too (there is one log). If the machine stops before, both are gone.
+A reader may see what is not yet synced. That is sound: whoever acts on it and wants a confirmation writes later,
+and a later fsync makes everything before it durable too (there is one log). If the machine stops before, both are
+gone.
 
-Timestamps. A write without one takes the clock's, but always a higher one than the last. The highest timestamp ever written is
-known (`_newest_us`, kept in the folder within a second), so most writes are known to be newer than everything there is: a whole row is
-then put without looking at what it replaces, and a drop is one range delete. A write with an older timestamp reads first and
-merges cell by cell (store/cells.py). What was dropped or cleared leaves a mark in the partition's head, so that an older write never brings
-anything back; `sweep` removes marks, tombstones and expired rows when they have served.
+Timestamps. A write without one takes the clock's, but always a higher one than the last. The highest timestamp ever
+written is known (`_newest_us`, kept in the folder within a second), so most writes are known to be newer than
+everything there is: a whole row is then put without looking at what it replaces, and a drop is one range delete. A
+write with an older timestamp reads first and merges cell by cell (store/cells.py). What was dropped or cleared
+leaves a mark in the partition's head, so that an older write never brings anything back; `sweep` removes marks,
+tombstones and expired rows when they have served.
 
 Key layout: store/layout.py. Where RocksDB fails: store/worker.py.
 """
@@ -21,8 +23,8 @@ Key layout: store/layout.py. Where RocksDB fails: store/worker.py.
 from __future__ import annotations
 
 import asyncio
-import os
 import struct
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,9 +45,18 @@ from capellini.model.clock import Clock
 from capellini.model.errors import CannotOpen, Invalid, Unavailable
 from capellini.store import folder as folders
 from capellini.store.cells import Cells, RowCodec, merge
-from capellini.store.checks import MAX_TTL_S, check_batch, check_cas, check_drop, check_partitions, check_slice, rules_of
+from capellini.store.checks import (
+    MAX_TTL_S,
+    check_batch,
+    check_cas,
+    check_drop,
+    check_partitions,
+    check_slice,
+    rules_of,
+)
 from capellini.store.interface import (
     ABSENT,
+    MAX_KEY_BYTES,
     Batch,
     Cas,
     Change,
@@ -136,7 +147,8 @@ def _options(cache: Cache, create: bool) -> Options:
 
 
 def _upper(bound: bytes | None) -> ReadOptions:
-    """Must live as long as its iterator: RocksDB keeps a pointer to the bound. (There is no lower bound: rocksdict sets the upper one instead.)"""
+    """Must live as long as its iterator: RocksDB keeps a pointer to the bound.
+    (There is no lower bound: where it is asked for, rocksdict sets the upper one instead.)"""
     options = ReadOptions()
     if bound is not None:
         options.set_iterate_upper_bound(bound)
@@ -146,7 +158,11 @@ def _upper(bound: bytes | None) -> ReadOptions:
 class RocksStore(Store):
     """Made by `open`, or by `open_secondary` to look at a folder that another process has open."""
 
-    def __init__(self, folder: Path, clock: Clock, options: Options, db: Any, lock: folders.FolderLock | None, room_bytes: int) -> None:
+    alone = True
+
+    def __init__(
+        self, folder: Path, clock: Clock, options: Options, db: Any, lock: folders.FolderLock | None, room_bytes: int
+    ) -> None:
         self.folder: Final = folder
         self.counts = Counts()
         self._clock = clock
@@ -186,7 +202,7 @@ class RocksStore(Store):
 
     @classmethod
     async def open_secondary(cls, folder: Path, scratch: Path, *, clock: Clock) -> RocksStore:
-        """Read what another process writes, as of the last `refresh`. `scratch` is a folder of one's own for RocksDB's notes."""
+        """Read what another process writes, as of the last `refresh`. `scratch` is a folder for RocksDB's own notes."""
         if folders.read_format(folder) is None:
             raise CannotOpen(f"{folder} holds no store: nothing was ever stored there")
         options = _options(Cache(CACHE_BYTES), False)
@@ -203,7 +219,7 @@ class RocksStore(Store):
             return
         self._db.try_catch_up_with_primary()
         known = {space.number for space in self._apart.values()}
-        if {int.from_bytes(key[len(APART_KEYS):], "big") for key, _ in self._registered(APART_KEYS)} != known:
+        if {int.from_bytes(key[len(APART_KEYS) :], "big") for key, _ in self._registered(APART_KEYS)} != known:
             self._close_db()  # a secondary sees only the column families there were when it was opened
             self._db = _open_db(self.folder, self._options, AccessType.secondary(str(self._secondary)))
         self._load()
@@ -215,11 +231,14 @@ class RocksStore(Store):
         self._last_us = last_us + CLOCK_EVERY_US if now_us <= last_us + CLOCK_EVERY_US else now_us
         self._newest_us = newest_us + CLOCK_EVERY_US
         self._marked_us = (0, 0)
-        self._numbers = {bytes(key[len(TABLE_KEYS):]).decode(): msgspec.json.decode(value) for key, value in self._registered(TABLE_KEYS)}
+        self._numbers = {
+            bytes(key[len(TABLE_KEYS) :]).decode(): msgspec.json.decode(value)
+            for key, value in self._registered(TABLE_KEYS)
+        }
         self._apart = {}
         names = set(Rdict.list_cf(str(self.folder / folders.DATA_FOLDER), self._options)) - {"default"}
         for key, prefix in self._registered(APART_KEYS):
-            number = int.from_bytes(key[len(APART_KEYS):], "big")
+            number = int.from_bytes(key[len(APART_KEYS) :], "big")
             if f"a{number}" in names:  # else it was dropped, and the crash came before this line was
                 self._apart[prefix] = self._own_space(number)
                 names.discard(f"a{number}")
@@ -239,12 +258,16 @@ class RocksStore(Store):
             stored = self._numbers.get(table.name)
             if stored is None:
                 if not create or self._lock is None:
-                    raise CannotOpen(f"{self.folder} has no table {table.name}: open it once with an up-to-date Capellini")
+                    raise CannotOpen(
+                        f"{self.folder} has no table {table.name}: open it once with an up-to-date Capellini"
+                    )
                 number = max((entry["number"] for entry in self._numbers.values()), default=FIRST_TABLE - 1) + 1
                 stored = self._numbers[table.name] = {"number": number, "columns": declared}
                 made.put(TABLE_KEYS + table.name.encode(), msgspec.json.encode(stored))
             elif stored["columns"] != declared:
-                raise CannotOpen(f"{self.folder}: table {table.name} was made with other columns, by another version of Capellini")
+                raise CannotOpen(
+                    f"{self.folder}: table {table.name} was made with other columns, by another version of Capellini"
+                )
             self._plans[table.name] = Plan(table, stored["number"])
         if len(made):
             self._apply(made)
@@ -316,6 +339,8 @@ class RocksStore(Store):
             self._db.create_column_family(f"a{number}", self._options)
             made = WriteBatch(raw_mode=True)
             made.put(APART_KEYS + number.to_bytes(8, "big"), prefix)
+            if self._db.get(prefix + HEAD) is None:
+                made.put(prefix + HEAD, pack_marks((), self._now_us()))  # by which `partitions` finds it
             self._apply(made)  # durable with what is then written there
             space = self._apart[prefix] = self._own_space(number)
         return space
@@ -366,10 +391,10 @@ class RocksStore(Store):
             return ([Row((), values)] if values is not None else []), False
         options = _upper(high)
         if slice.reverse:
-            items = space.rows.items(backwards=True, read_opt=options)
+            items = takewhile(lambda item: item[0] >= low, space.rows.items(backwards=True, read_opt=options))
         else:
             items = space.rows.items(from_key=low, read_opt=options)
-        return plan.rows.scanner(slice.columns)(items, len(base), slice.limit, now_us, low)
+        return plan.rows.scanner(slice.columns)(items, len(base), slice.limit, now_us)
 
     async def partitions(self, table: Table, limit: int = 1_000, after: Key | None = None) -> list[Key]:
         self._open()
@@ -422,11 +447,20 @@ class RocksStore(Store):
         await (self._worker.wait() if batch.sync else self._turn())
 
     def _blind(self, plan: Plan, batch: Batch) -> WriteBatch | None:
-        """The usual batch: whole rows, newer than everything there is, put without a look. None: it is another kind of batch, or a wrong one."""
+        """The usual batch: whole rows, newer than everything there is, put without a look.
+        None: it is another kind of batch, or a wrong one."""
         rows, ttl_s = batch.rows, batch.ttl_s
-        if not plan.blind or not rows or batch.static is not None or batch.clear_before is not None or batch.level in _SERIAL:
+        if (
+            not plan.blind
+            or not rows
+            or batch.static is not None
+            or batch.clear_before is not None
+            or batch.level in _SERIAL
+        ):
             return None
-        if batch.timestamp_us is not None or (ttl_s is not None and not (type(ttl_s) is int and 0 < ttl_s <= MAX_TTL_S)):
+        if batch.timestamp_us is not None or (
+            ttl_s is not None and not (type(ttl_s) is int and 0 < ttl_s <= MAX_TTL_S)
+        ):
             return None
         rules_of(batch.table).check_partition(batch.partition)
         space = self._space(plan, plan.prefix(batch.partition))
@@ -440,9 +474,11 @@ class RocksStore(Store):
         seen = set()
         for key, values in rows:
             record = whole(values, timestamp_us, expiry_us)
-            if record is None:
+            if record is None or type(key) is not tuple:
                 return None
             place = base + encode(key)
+            if len(place) > MAX_KEY_BYTES:
+                return None  # perhaps too long: the careful way will say
             seen.add(place)
             put(place, record, handle)
         if len(seen) != len(rows):
@@ -494,7 +530,8 @@ class RocksStore(Store):
         return {} if record is None else codec.parse(record)
 
     def _prune(self, plan: Plan, space: Space, made: WriteBatch, mark: Mark) -> dict[bytes, Cells]:
-        """Delete what a mark covers that is older than something in the store: newer cells stay. The rows that were changed."""
+        """Delete what a mark covers that is older than something in the store: newer cells stay.
+        The rows that were changed."""
         pruned: dict[bytes, Cells] = {}
         options = _upper(space.upper if mark.bound is None else space.base + mark.bound)
         for place, record in space.rows.items(from_key=space.base, read_opt=options):
@@ -502,7 +539,7 @@ class RocksStore(Store):
             kept = {at: cell for at, cell in old.items() if cell[0] > mark.timestamp_us}
             if len(kept) != len(old):
                 self._replace(made, plan.rows, place, kept, space.handle)
-                pruned[place[len(space.base):]] = kept
+                pruned[place[len(space.base) :]] = kept
         return pruned
 
     def _replace(self, made: WriteBatch, codec: RowCodec, place: bytes, cells: Cells, handle: Any = None) -> None:
@@ -513,7 +550,9 @@ class RocksStore(Store):
 
     # ---- dropping
 
-    async def drop(self, table: Table, partition: Key, level: Level = Level.QUORUM, timestamp_us: int | None = None) -> None:
+    async def drop(
+        self, table: Table, partition: Key, level: Level = Level.QUORUM, timestamp_us: int | None = None
+    ) -> None:
         check_drop(table, partition, timestamp_us, level)
         plan = self._plan(table)
         self._writable()
@@ -531,7 +570,9 @@ class RocksStore(Store):
             marks = add_mark(unpack_marks(self._db.get(prefix + HEAD)), mark)
             made.put(prefix + HEAD, pack_marks(marks, now_us))
             old = self._cells(plan.statics, self._db, prefix + STATIC)
-            self._replace(made, plan.statics, prefix + STATIC, {at: c for at, c in old.items() if c[0] > mark.timestamp_us})
+            self._replace(
+                made, plan.statics, prefix + STATIC, {at: c for at, c in old.items() if c[0] > mark.timestamp_us}
+            )
             if space is not None:
                 self._prune(plan, space, made, mark)
             gone = None
@@ -600,7 +641,13 @@ class RocksStore(Store):
         return found
 
     def _set(
-        self, plan: Plan, cas: Cas, prefix: bytes, space: Space | None, records: dict[Key | None, bytes | None], now_us: int
+        self,
+        plan: Plan,
+        cas: Cas,
+        prefix: bytes,
+        space: Space | None,
+        records: dict[Key | None, bytes | None],
+        now_us: int,
     ) -> None:
         made = WriteBatch(raw_mode=True)
         dropped_us, timestamp_us = self._tick(now_us), self._tick(now_us)
@@ -659,7 +706,7 @@ class RocksStore(Store):
     # ---- upkeep
 
     async def sweep(self, limit: int = 10_000) -> Swept:
-        """Look at up to `limit` records from where the last call stopped, and remove what expired or was deleted long ago."""
+        """Look at up to `limit` records from where the last call stopped; remove what has served."""
         self._writable(conditional=True)
         now_us = self._now_us()
         plans = {plan.start: plan for plan in self._plans.values()}
@@ -667,13 +714,21 @@ class RocksStore(Store):
         spaces = {space.number: (space, prefix) for prefix, space in self._apart.items()}
         made = WriteBatch(raw_mode=True)
         seen = 0
-        rows, handle = (self._db, None) if number == 0 or number not in spaces else (spaces[number][0].rows, spaces[number][0].handle)
+        rows, handle = (
+            (self._db, None)
+            if number == 0 or number not in spaces
+            else (spaces[number][0].rows, spaces[number][0].handle)
+        )
         for key, record in rows.items(from_key=place):
             if seen == limit:
                 self._cursor = (number, key)
                 break
             seen += 1
-            plan = plans.get(key[:2] if number == 0 else spaces[number][1][:2]) if number == 0 or number in spaces else None
+            plan = (
+                plans.get(key[:2] if number == 0 else spaces[number][1][:2])
+                if number == 0 or number in spaces
+                else None
+            )
             if plan is not None:
                 self._sweep_one(plan, key, record, now_us, made, handle, number)
         else:
@@ -691,7 +746,7 @@ class RocksStore(Store):
         if number == 0:
             _, end = plan.partitions.split(key, 2)
             if key[end:] == HEAD:
-                if marks_made_us(record) + GRACE_US <= now_us:
+                if marks_made_us(record) + GRACE_US <= now_us and key[:end] not in self._apart:
                     made.delete(key)
                 return
             if key[end:] == STATIC:
@@ -705,10 +760,8 @@ class RocksStore(Store):
     async def backup(self, target: Path) -> None:
         """A copy of this folder as of now, while it is in use. `target` must be new or empty."""
         self._writable(conditional=True)
-        if target.exists() and (not target.is_dir() or os.listdir(target)):
-            raise Invalid(f"{target} is not empty: give a new folder for the backup")
+        folders.make_empty(target)
         await self._worker.wait()
-        target.mkdir(parents=True, exist_ok=True)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._checkpoint, str(target / folders.DATA_FOLDER))
         folders.write_format(target)

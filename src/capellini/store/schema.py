@@ -29,7 +29,6 @@ def _names(columns: tuple[Column, ...]) -> frozenset[str]:
     return frozenset(column.name for column in columns)
 
 
-
 _queue_columns = _columns(kind=Type.TEXT, generation=Type.INT, state=Type.TEXT, record=Type.TEXT, token=Type.TEXT)
 QUEUES: Final = Table(
     name="queues",

@@ -1,7 +1,8 @@
 """What of a record has served and may go. Decisions only; `RocksStore.sweep` carries them out.
 
-A cell that expired or was deleted goes on winning over older writes, so it may not vanish at once: its value goes, its timestamp stays as a
-tombstone for a time of grace. Conditional columns need no grace: compare-and-sets come one after another.
+A cell that expired or was deleted goes on winning over older writes, so it may not vanish at once: its value goes,
+its timestamp stays as a tombstone for a time of grace. Conditional columns need no grace: compare-and-sets come one
+after another.
 """
 
 from __future__ import annotations

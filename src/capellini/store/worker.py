@@ -4,12 +4,13 @@
     write ─▶ ...                               ─▶ wait ─┼─▶ one fsync ─▶ all of them go on
     write ─▶ ...                               ─▶ wait ─┘   the next group gathers meanwhile
 
-Where the disk is quick the fsync is made on the event loop, after everything else that was ready in this turn: two changes of thread cost more
-than it does. Where it is slow it is made in one thread of its own and the loop goes on. Which of the two, the moving average of its
-duration decides.
+Where the disk is quick the fsync is made on the event loop, after everything else that was ready in this turn: two
+changes of thread cost more than it does. Where it is slow it is made in one thread of its own and the loop goes on.
+Which of the two, the moving average of its duration decides.
 
-An fsync that failed says nothing about what reached the disk, and a second one that succeeds proves nothing about the first. So the first
-failure is final: whoever waits gets Unknown, and every later call is refused until the store is opened again.
+An fsync that failed says nothing about what reached the disk, and a second one that succeeds proves nothing about
+the first. So the first failure is final: whoever waits gets Unknown, and every later call is refused until the
+store is opened again.
 """
 
 from __future__ import annotations

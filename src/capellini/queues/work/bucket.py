@@ -1,11 +1,11 @@
 """What may happen to the messages of a bucket: pure decisions on its packed state.
 
-The state is one static cell, changed by compare-and-set only; many decisions (claims, acks, nacks of all callers waiting in a node) go into
-one. Each decision takes the state and gives the state after it and an answer. It may be asked again on a newer state when the compare-and-set
-was refused, so it must not remember anything.
+The state is one static cell, changed by compare-and-set only; many decisions (claims, acks, nacks of all callers
+waiting in a node) go into one. Each decision takes the state and gives the state after it and an answer. It may be
+asked again on a newer state when the compare-and-set was refused, so it must not remember anything.
 
-Times are wall times in ms of the node that decides; a hidden message comes back `max_skew_s` later than promised to its consumer, so that
-nodes whose clocks differ by less never have it twice.
+Times are wall times in ms of the node that decides; a hidden message comes back `max_skew_s` later than promised to its
+consumer, so that nodes whose clocks differ by less never have it twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ MOVE_AGAIN_MS: Final = 5_000  # a move that was not finished by then is taken up
 
 
 class Offer(NamedTuple):
-    """Slots start .. end-1 are written; `due_ms`: not before (0: at once); `expires_ms`: not after (NEVER_MS: no end)."""
+    """Slots start .. end-1 are written; `due_ms`: not before (0: at once); `expires_ms`: not after (NEVER_MS: no
+    end)."""
 
     start: int
     end: int
@@ -52,7 +53,8 @@ class Claimed(NamedTuple):
 def claim(
     runs: Runs, offers: Sequence[Offer], wanted: int, now_ms: int, until_ms: int, delivery_limit: int
 ) -> tuple[Runs, Claimed]:
-    """Take up to `wanted` messages that can be had now, of those that are known to be written; they are hidden until `until_ms`."""
+    """Take up to `wanted` messages that can be had now, of those that are known to be written; they are hidden until
+    `until_ms`."""
     taken: list[Run] = []
     dead: list[Run] = []
     expired: list[Run] = []
@@ -66,7 +68,7 @@ def claim(
                 expired.append(piece._replace(kind=FINISHED, at_ms=0))
             elif not ready:
                 if piece.kind == FRESH:  # a delay that no state knew of yet: from now on its bucket tells
-                    runs, _ = changed(runs, piece.start, piece.end, lambda run: run._replace(kind=WAITING, at_ms=offer.due_ms))  # noqa: B023
+                    runs = _set(runs, piece._replace(kind=WAITING, at_ms=offer.due_ms))
             elif delivery_limit and piece.version >= delivery_limit:
                 dead.append(piece._replace(kind=MOVING, at_ms=now_ms + MOVE_AGAIN_MS))
             elif left > 0:
@@ -74,8 +76,12 @@ def claim(
                 left -= end - piece.start
                 taken.append(Run(piece.start, end, HIDDEN, piece.version + 1, until_ms))
     for run in (*taken, *dead, *expired):
-        runs, _ = changed(runs, run.start, run.end, lambda _piece: run)  # noqa: B023
+        runs = _set(runs, run)
     return runs, Claimed(tuple(taken), tuple(dead), tuple(expired))
+
+
+def _set(runs: Runs, run: Run) -> Runs:
+    return changed(runs, run.start, run.end, lambda _: run)[0]
 
 
 class Proof(NamedTuple):
@@ -111,7 +117,8 @@ def extended(runs: Runs, proof: Proof, at_ms: int) -> tuple[Runs, list[Run]]:
 
 
 def voided(runs: Runs, start: int, end: int) -> tuple[Runs, list[Run]]:
-    """Fresh slots become void: whatever is written there later is not a message any more. The pieces that were fresh."""
+    """Fresh slots become void: whatever is written there later is not a message any more. The pieces that were
+    fresh."""
     return changed(runs, start, end, lambda run: run._replace(kind=VOID) if run.kind == FRESH else None)
 
 
@@ -156,7 +163,8 @@ def pinned(runs: Runs, slot: int) -> tuple[Runs, bool]:
 
 
 class Standing(NamedTuple):
-    """How a bucket stands: how many slots nobody has taken, when the next hidden one can be had, and if all is finished."""
+    """How a bucket stands: how many slots nobody has taken, when the next hidden one can be had, and if all is
+    finished."""
 
     fresh: int
     next_ms: int  # NEVER_MS: nothing is hidden

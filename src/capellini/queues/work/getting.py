@@ -4,8 +4,8 @@
     get(10) ┼─▶ one claim for 12 at most ─────┼─▶ 10
     get(1) ─┘   (same visibility)             └─▶ 1      what is left over (its waiter went away) is released
 
-A wait ends at once when this node puts something or gives something back; what other nodes put is found by looking every `POLL_S`; what is
-hidden is found by its time.
+A wait ends at once when this node puts something or gives something back; what other nodes put is found by looking
+every `POLL_S`; what is hidden is found by its time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class _Waiter:
 
 
 class Getting:
-    """`current` is awaited before each claim and raises when this generation must not be read any more (deleted, purged, paused)."""
+    """`current` is awaited before each claim and raises when this generation must not be read any more (deleted,
+    purged, paused)."""
 
     def __init__(
         self, place: Place, reading: Reading, release: Callable[[list[Taken]], None], current: CURRENT
@@ -104,7 +105,8 @@ class Getting:
         return bool(self._waiters)
 
     def _group(self) -> list[_Waiter]:
-        """Those that want the same visibility as the one that waits longest, while one claim can serve them; it goes to the end of the line."""
+        """Those that want the same visibility as the one that waits longest, while one claim can serve them; it goes to
+        the end of the line."""
         visibility_ms = self._waiters[0].visibility_ms
         group: list[_Waiter] = []
         wanted = 0
@@ -165,7 +167,8 @@ class Getting:
             self._waiters = deque([*others, *same])
 
     async def _rest(self, error: CapelliniError | None) -> None:
-        """Until something may be there: woken, something is due, somebody's time is over, or it is time to look again."""
+        """Until something may be there: woken, something is due, somebody's time is over, or it is time to look
+        again."""
         place = self._place
         if any(not waiter.tried for waiter in self._waiters):
             return

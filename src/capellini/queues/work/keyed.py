@@ -2,12 +2,13 @@
 
     key row (queue, generation, key) ──names──▶ id
 
-A put with a key: claim the key row for a new id by compare-and-set, then write the message under that id. Whoever comes later with the same key
-(a retry, any node, any time in the window, also after the bucket was dropped) finds the id and settles what became of it before using another:
+A put with a key: claim the key row for a new id by compare-and-set, then write the message under that id. Whoever comes
+later with the same key (a retry, any node, any time in the window, also after the bucket was dropped) finds the id and
+settles what became of it before using another:
 
-    the message is written      pin it by compare-and-set, so that its slow writer cannot void it any more: that was the put
-    it is not written           void the id by compare-and-set; voided: it never becomes a message, the key may name a new id
-    delivered, finished, moved  that was the put
+    the message is written      pin it by compare-and-set, so that its slow writer cannot void it any more: that was the
+    put it is not written           void the id by compare-and-set; voided: it never becomes a message, the key may name
+    a new id delivered, finished, moved  that was the put
     its bucket was dropped      the marker names the void ids: all others were puts
 """
 
@@ -94,5 +95,3 @@ def _id_in(values: dict[str, Value]) -> int:
 
 def _id_out(id: int) -> dict[str, Value]:
     return {"id": id}
-
-

@@ -3,8 +3,9 @@
     source: hidden ──▶ moving ──────────────────────────▶ finished
     target:                └─▶ put with the key "moved:queue/generation/id" ─┘
 
-The source is marked first, so that nobody delivers it meanwhile; the keyed put happens once, however often it is tried; then the source is
-finished. A move that was begun and not finished is taken up by whoever visits the bucket after a while.
+The source is marked first, so that nobody delivers it meanwhile; the keyed put happens once, however often it is tried;
+then the source is finished. A move that was begun and not finished is taken up by whoever visits the bucket after a
+while.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def origin_of(text: str) -> Origin:
     return Origin(queue, int(generation), int(id))
 
 
-PutMoved = Callable[[str, str, Entry], Awaitable[None]]  # target queue, key, entry: a keyed put there; NotFound if there is no such queue
+PutMoved = Callable[
+    [str, str, Entry], Awaitable[None]
+]  # target queue, key, entry: a keyed put there; NotFound if there is no such queue
 
 
 async def carry(place: Place, reading: Reading, buried: Buried, put_moved: PutMoved) -> int:
@@ -94,4 +97,3 @@ async def _carry_one(place: Place, reading: Reading, id: int, back: bool, put_mo
             place.events.dead(place.name, place.generation, [(id, 1)], detail=target)
     await reading.settled(id // place.size)
     return bool(done)
-

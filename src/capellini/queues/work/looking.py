@@ -90,7 +90,9 @@ class Looking:
         for piece in pieces(runs, 0, assigned):
             if piece.kind not in (FINISHED, VOID):
                 page = await self._place.store.read(
-                    Slice(BUCKETS, (*self._place.partition, bucket), end=(base + piece.start + 1,), limit=1, reverse=True)
+                    Slice(
+                        BUCKETS, (*self._place.partition, bucket), end=(base + piece.start + 1,), limit=1, reverse=True
+                    )
                 )
                 for row in page.rows:
                     block = block_in(row)
@@ -138,7 +140,9 @@ class Looking:
             for slot in range(piece.start, piece.end):
                 id = base + slot
                 entry = entries[id - block.first]
-                if id <= after or (origin is not None and (not entry.origin or origin_of(entry.origin).queue != origin)):
+                if id <= after or (
+                    origin is not None and (not entry.origin or origin_of(entry.origin).queue != origin)
+                ):
                     continue
                 if len(found) >= count:
                     return
@@ -157,10 +161,12 @@ class Looking:
 
     async def buckets(self, limit: int) -> list[BucketView]:
         place = self._place
-        pointers, next, numbers = await self.unfinished()
+        pointers, _, numbers = await self.unfinished()
         views: list[BucketView] = []
         for bucket in numbers[:limit]:
-            page = await place.store.read(Slice(BUCKETS, (*place.partition, bucket), limit=1_000, columns=("count", "state", "token")))
+            page = await place.store.read(
+                Slice(BUCKETS, (*place.partition, bucket), limit=1_000, columns=("count", "state", "token"))
+            )
             state, token = page.static.get("state"), page.static.get("token")
             runs = decode(state) if isinstance(state, bytes) else ()
             written = sum(block_in(row).count for row in page.rows)
@@ -209,9 +215,7 @@ class Looking:
             says = "its id was never used" if void else "it was acked, moved or expired; its bucket was dropped"
             return MessageView(str(id), bucket, "void" if void else "finished", 0, None, None, None, says)
         (piece,) = pieces(seen.runs, slot, slot + 1)
-        page = await place.store.read(
-            Slice(BUCKETS, (*place.partition, bucket), end=(id + 1,), limit=1, reverse=True)
-        )
+        page = await place.store.read(Slice(BUCKETS, (*place.partition, bucket), end=(id + 1,), limit=1, reverse=True))
         blocks = [block_in(row) for row in page.rows]
         block = next((block for block in blocks if block.first <= id < block.end), None)
         return _view(id, bucket, piece, block, place.now_ms())
@@ -252,4 +256,3 @@ def _view(id: int, bucket: int, piece: Run, block: Block | None, now_ms: int) ->
         size=len(entry.body) if entry is not None else None,
         says=_SAYS[state],
     )
-

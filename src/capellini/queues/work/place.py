@@ -25,7 +25,9 @@ from capellini.store.interface import Key, Store, Value
 from capellini.store.schema import BUCKETS, MONOTON, POINTERS
 
 MAX_CELLS: Final = 2_000  # buckets whose state a node remembers, per queue
-MARKER_TTL_S: Final = 8 * 86_400  # a dropped bucket's marker outlives the longest window of idempotency keys, and any paused process
+MARKER_TTL_S: Final = (
+    8 * 86_400
+)  # a dropped bucket's marker outlives the longest window of idempotency keys, and any paused process
 
 
 class Dropped(CapelliniError):

@@ -2,16 +2,19 @@
 
     reader ─┐
     3:over  5:gaps  6:done │ 7:open  8:over  9 (not listed)  10 ... last
-    └─ listed, each with the time at which something in it can be had (a hint: never later than the truth for longer than a look takes)
+    └─ listed, each with the time at which something in it can be had (a hint: never later than the truth for longer
+    than a look takes)
 
-- A bucket is listed (`OPEN`) before the first claim in it, so that what a crashed consumer took is found again by its time.
-- `OVER`: nothing fresh is left in it, something is hidden. `GAPS`: ids that were given out are not written (yet): it is looked at again and
-  again until repair has closed the gaps. `DONE`: all is finished; repair drops it and takes it off the list.
-- `reader` is the first bucket that may hold fresh messages; what lies below and is not listed is gone. Repair is the lowest of all; the
-  invisibility pointer is the lowest with hidden messages.
+- A bucket is listed (`OPEN`) before the first claim in it, so that what a crashed consumer took is found again by its
+  time.
+- `OVER`: nothing fresh is left in it, something is hidden. `GAPS`: ids that were given out are not written (yet): it is
+  looked at again and again until repair has closed the gaps. `DONE`: all is finished; repair drops it and takes it off
+  the list.
+- `reader` is the first bucket that may hold fresh messages; what lies below and is not listed is gone. Repair is the
+  lowest of all; the invisibility pointer is the lowest with hidden messages.
 
-A hint is raised only by whoever looked (raise, then look again); whoever makes something visible earlier than the hint says lowers it after
-the change and before confirming. One of the two sees the other.
+A hint is raised only by whoever looked (raise, then look again); whoever makes something visible earlier than the hint
+says lowers it after the change and before confirming. One of the two sees the other.
 """
 
 from __future__ import annotations
@@ -93,21 +96,27 @@ def announced(pointers: Pointers, bucket: int, at_ms: int) -> Pointers:
     entry = pointers.listed.get(bucket)
     if entry is None:
         return _with(pointers, bucket, Listed(OPEN, at_ms))
-    return pointers if entry.at_ms <= at_ms or entry.kind in ENDED else _with(pointers, bucket, Listed(entry.kind, at_ms))
+    return (
+        pointers if entry.at_ms <= at_ms or entry.kind in ENDED else _with(pointers, bucket, Listed(entry.kind, at_ms))
+    )
 
 
-def seen(pointers: Pointers, bucket: int, kind: int, at_ms: int) -> Pointers:
+def seen(pointers: Pointers, bucket: int, kind: int, at_ms: int, now_ms: int) -> Pointers:
     """What a look at the bucket showed."""
     entry = pointers.listed.get(bucket)
     if gone(pointers, bucket) or entry == Listed(kind, at_ms) or (entry is not None and entry.kind in ENDED):
         return pointers
+    if entry is not None and kind == entry.kind == GAPS and now_ms < entry.at_ms:
+        return pointers  # another node has looked meanwhile: it is its turn again then
     return _with(pointers, bucket, Listed(kind, at_ms))
 
 
 def reopened(pointers: Pointers, bucket: int, at_ms: int) -> Pointers:
     """It was called done and is not: it is looked at again."""
     entry = pointers.listed.get(bucket)
-    return _with(pointers, bucket, Listed(GAPS, min(at_ms, 0))) if entry is not None and entry.kind == DONE else pointers
+    return (
+        _with(pointers, bucket, Listed(GAPS, min(at_ms, 0))) if entry is not None and entry.kind == DONE else pointers
+    )
 
 
 def removed(pointers: Pointers, bucket: int) -> Pointers:
@@ -118,7 +127,8 @@ def removed(pointers: Pointers, bucket: int) -> Pointers:
 
 
 def back_to(pointers: Pointers, bucket: int) -> Pointers:
-    """List everything from `bucket` on again, so that it is looked at; what was dropped is taken off again by the look."""
+    """List everything from `bucket` on again, so that it is looked at; what was dropped is taken off again by the
+    look."""
     start = max(0, bucket, pointers.reader - MAX_BACK)
     listed = dict(pointers.listed)
     for again in range(start, pointers.reader):

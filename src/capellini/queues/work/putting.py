@@ -1,15 +1,17 @@
 """Putting: ids for all that waits in one compare-and-set, one block per bucket, confirmation only within the deadline.
 
     callers ──▶ group ──▶ ids (one round) ──▶ blocks (one write per bucket) ──▶ in time? confirmed
-                                                                          └──▶ too late, or unknown: void those ids and put again
+                                                                          └──▶ too late, or unknown: void those ids and
+                                                                          put again
 
-Why the deadline: repair declares ids void that were not written `repair_after_s` after it saw them given out. A put that is confirmed within
-half of that (by this node's own clock, counted from the sending of its reservation) is surely seen by then. A put that comes later voids
-its own ids by compare-and-set first: voided, they never become messages, and the put is done again under new ids; if they were already delivered,
-that was the put.
+Why the deadline: repair declares ids void that were not written `repair_after_s` after it saw them given out. A put
+that is confirmed within half of that (by this node's own clock, counted from the sending of its reservation) is surely
+seen by then. A put that comes later voids its own ids by compare-and-set first: voided, they never become messages, and
+the put is done again under new ids; if they were already delivered, that was the put.
 
-Ids taken ahead: when other nodes fight for the same row, a node takes as many ids as it used lately, and uses them within `AHEAD_S` or never: a
-deleted or purged generation waits longer than that before it is gone, so no put that began afterwards can land in it.
+Ids taken ahead: when other nodes fight for the same row, a node takes more ids than it needs, twice as many each time
+it meets others, and uses them within `AHEAD_S` or gives them back as void. A deleted or purged generation waits longer
+than that before it is gone, so no put that began afterwards can land in it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from capellini.model.errors import CapelliniError, Overloaded, Unavailable, Unknown
 from capellini.queues.work.block import Block, Packed, block_of, cut, encode, joined, tail
@@ -31,10 +34,11 @@ GROUP_MESSAGES: Final = 10_000  # of one group commit
 GROUP_BYTES: Final = 4 * 1024 * 1024
 GROUPS_AT_ONCE: Final = 2  # one reserves ids while the other writes
 BLOCK_BYTES: Final = 512 * 1024  # a block is a row: kept below what a cluster takes without complaint
-WAITING_BYTES: Final = 64 * 1024 * 1024  # of puts that wait in this queue; beyond it callers are told to come back later
-AHEAD_S: Final = 0.25
-AHEAD_MOST: Final = 2_000
-CROWDED_S: Final = 5.0  # how long a refused reservation counts as a crowd
+WAITING_BYTES: Final = (
+    64 * 1024 * 1024
+)  # of puts that wait in this queue; beyond it callers are told to come back later
+AHEAD_S: Final = 0.5  # not longer than the catalog's CACHE_S: what deletes or purges a queue waits for both
+AHEAD_MOST: Final = 1_000
 MAX_TRIES: Final = 6  # new ids for one put before its caller is told
 PAUSE_S: Final = 0.05
 
@@ -86,11 +90,12 @@ class Putting:
         self._waiting_bytes = 0
         self._groups: set[asyncio.Task[None]] = set()
         self._ahead: tuple[int, int, float] = (0, 0, 0.0)  # first, end, reserved at
-        self._crowded_until_s = 0.0
-        self._used: deque[tuple[float, int]] = deque()
+        self._ahead_size = 0
+        self._background: set[asyncio.Task[None]] = set()
 
     async def put(self, packed: Packed) -> Ids:
-        """The runs of ids that the entries got, in order. Raises Gone when the generation is closed, Overloaded, Unavailable, Unknown."""
+        """The runs of ids that the entries got, in order. Raises Gone when the generation is closed, Overloaded,
+        Unavailable, Unknown."""
         if self._waiting_bytes + len(packed.elements) > WAITING_BYTES:
             raise Overloaded("more is being put into this queue than the store takes: nothing was put, try again")
         call = _Call(packed, asyncio.get_running_loop().create_future())
@@ -102,7 +107,8 @@ class Putting:
         return await self._reserve(1)
 
     async def write_as(self, id: int, packed: Packed, deadline_s: float) -> bool:
-        """Write one message under an id that was reserved before. False: too late, and the id is void now. Raises Unknown, Unavailable."""
+        """Write one message under an id that was reserved before. False: too late, and the id is void now. Raises
+        Unknown, Unavailable."""
         call = _Call(packed, asyncio.get_running_loop().create_future())
         piece = call.pieces[0]
         piece.first = id
@@ -166,26 +172,54 @@ class Putting:
     async def _reserve(self, count: int) -> tuple[int, float]:
         """Ids for `count` messages: the first of them, and when their reservation was sent."""
         place = self._place
-        now_s = place.clock.elapsed_s()
-        self._used.append((now_s, count))
-        while self._used and self._used[0][0] < now_s - AHEAD_S:
-            self._used.popleft()
         first, end, sent_at_s = self._ahead
-        if end - first >= count and now_s - sent_at_s < AHEAD_S:
+        if end - first >= count and place.clock.elapsed_s() - sent_at_s < AHEAD_S:
             self._ahead = (first + count, end, sent_at_s)
             return first, sent_at_s
-        more = 0
-        if now_s < self._crowded_until_s:
-            more = min(AHEAD_MOST, sum(used for _, used in self._used))
-        retries = place.monoton.retries
+        self._give_back()
+        retries, ahead = place.monoton.retries, self._ahead_size
         sent_at_s = place.clock.elapsed_s()
-        first = await place.monoton.change(lambda next: _reserved(next, count + more))
-        if place.monoton.retries > retries:
-            self._crowded_until_s = place.clock.elapsed_s() + CROWDED_S
-        place.known_next = max(place.known_next, first + count + more)
-        if more:
-            self._ahead = (first + count, first + count + more, sent_at_s)
+        first, end = await place.monoton.change(lambda next: _reserved(next, count, ahead, place.size))
+        if place.monoton.retries > retries:  # others want ids too: ask less often, for more
+            self._ahead_size = min(AHEAD_MOST, max(2 * ahead, 2 * count))
+        place.known_next = max(place.known_next, end)
+        if end > first + count:
+            self._give_back()
+            self._ahead = (first + count, end, sent_at_s)
+            self._spawn(self._give_back_later(sent_at_s))
         return first, sent_at_s
+
+    async def _give_back_later(self, sent_at_s: float) -> None:
+        await self._place.clock.sleep(AHEAD_S)
+        if self._ahead[2] == sent_at_s:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Ids that were taken ahead and not used in time are void: nobody waits for them."""
+        first, end, _ = self._ahead
+        self._ahead = (0, 0, 0.0)
+        if first < end:
+            self._ahead_size = min(self._ahead_size, (end - first) // 2)
+            self._place.guards["ids taken ahead given back"] += 1
+            self._spawn(self._void(first, end))
+
+    async def _void(self, first: int, end: int) -> None:
+        """A store that is away now leaves gaps, which repair closes."""
+        place = self._place
+        while first < end:
+            upto = min(end, (first // place.size + 1) * place.size)
+            bucket, low, high = first // place.size, first % place.size, first % place.size + upto - first
+            try:
+                await place.cell(bucket).change(lambda runs: _voided(runs, low, high))  # noqa: B023
+            except CapelliniError:
+                place.guards["background work failed"] += 1
+            first = upto
+        place.woken()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def _placed(self, group: list[_Piece], first: int) -> dict[int, list[_Piece]]:
         """Gives each piece its ids; a piece in which a bucket ends becomes two."""
@@ -268,10 +302,15 @@ class Putting:
                 self._queue(part)
 
 
-def _reserved(next: Next, count: int) -> tuple[Next, int]:
+def _reserved(next: Next, count: int, ahead: int, size: int) -> tuple[Next, tuple[int, int]]:
+    """The ids from the first up to (not with) the last. Who takes a good part of a bucket ahead takes it to its end, so
+    that a crowd of nodes parts over the buckets."""
     if next.closed:
         raise Gone("this queue was deleted or purged")
-    return Next(next.id + count), next.id
+    end = next.id + count + ahead
+    if ahead * 4 >= size:
+        end = -(-end // size) * size
+    return Next(end), (next.id, end)
 
 
 def _voided(runs: Runs, start: int, end: int) -> tuple[Runs, list[tuple[int, int]]]:

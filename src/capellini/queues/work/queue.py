@@ -1,6 +1,7 @@
 """A work queue in one node: what a caller may do with one generation of it.
 
-Connectionless: any node serves any request, nothing is owned. See `putting`, `reading`, `getting`, `keyed`, `letters` and `repair` for how.
+Connectionless: any node serves any request, nothing is owned. See `putting`, `reading`, `getting`, `keyed`, `letters`
+and `repair` for how.
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ class WorkQueue:
         now_ms = self.place.now_ms()
         return now_ms + int(delay_s * 1000) + self.place.max_skew_ms if delay_s else now_ms
 
-    async def _visible_earlier(self, held: Sequence[Held], ats: list[int], results: list[list[tuple[int, int]]]) -> None:
+    async def _visible_earlier(
+        self, held: Sequence[Held], ats: list[int], results: list[list[tuple[int, int]]]
+    ) -> None:
         """What can be had earlier than the list says must be on it before anybody hears of it."""
         earliest: dict[int, int] = {}
         for one, at, runs in zip(held, ats, results, strict=True):
@@ -142,7 +145,10 @@ class WorkQueue:
         async def in_bucket(bucket: int, indexes: list[int]) -> None:
             base = bucket * size
             proofs = [
-                (index, Proof(held[index].first - base, held[index].first - base + held[index].count, held[index].version))
+                (
+                    index,
+                    Proof(held[index].first - base, held[index].first - base + held[index].count, held[index].version),
+                )
                 for index in indexes
             ]
 
@@ -197,7 +203,8 @@ class WorkQueue:
     # Dead letters
 
     async def redrive(self, origin: str, count: int | None) -> int:
-        """Move what came from `origin` back to it; how many arrived. This queue is the one that holds the dead letters."""
+        """Move what came from `origin` back to it; how many arrived. This queue is the one that holds the dead
+        letters."""
         place = self.place
         total = 0
         skipped: list[Taken] = []

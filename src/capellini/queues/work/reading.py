@@ -4,10 +4,11 @@ A claim visits buckets one after another until it has what it wants:
 
     1. listed buckets whose time has come (something hidden can be had again), the longest overdue first
     2. the bucket this node has been reading
-    3. the first bucket that may hold fresh messages; when other nodes crowd there, one of the next that nobody has listed
+    3. the first bucket that may hold fresh messages; when other nodes crowd there, one of the next that nobody has
+    listed
 
-A visit: look what is written (on the shelf, else in the store) ──▶ list the bucket, if this is the first claim in it ──▶ claim in one
-compare-and-set ──▶ tell the list how the bucket stands now.
+A visit: look what is written (on the shelf, else in the store) ──▶ list the bucket, if this is the first claim in it
+──▶ claim in one compare-and-set ──▶ tell the list how the bucket stands now.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from capellini.model.errors import StoreError
 from capellini.queues.work import pointers as pointing
 from capellini.queues.work.block import Block, decode
 from capellini.queues.work.bucket import (
@@ -75,7 +77,8 @@ class Reading:
         self.buried: list[Buried] = []  # for the queue to carry away
 
     async def claim(self, wanted: int, visibility_ms: int) -> list[Taken]:
-        """Up to `wanted` messages that can be had now. Raises Gone when this generation is closed and empty of sense."""
+        """Up to `wanted` messages that can be had now. Raises Gone when this generation is closed and empty of
+        sense."""
         place = self._place
         pointers = await self._refreshed()
         taken: list[Taken] = []
@@ -178,7 +181,10 @@ class Reading:
         self._bury(bucket, claimed, runs)
         got = await self._taken(bucket, claimed, visibility_ms)
         satisfied = sum([one.count for one in got]) >= wanted
-        await self._tell(bucket, runs, satisfied)
+        try:
+            await self._tell(bucket, runs, satisfied)
+        except StoreError:  # what was claimed is handed out all the same; its bucket was listed before
+            place.guards["list not told"] += 1
         return got
 
     def _crowd(self, bucket: int) -> None:
@@ -253,10 +259,15 @@ class Reading:
             kind, at_ms = OPEN, stands.next_ms
         if entry is None and kind == OPEN:
             return  # the bucket that takes new messages, without a claim in it: every visit comes here anyway
-        if entry is not None and entry.kind == kind and entry.at_ms <= at_ms and (satisfied or entry.at_ms > place.now_ms()):
+        if (
+            entry is not None
+            and entry.kind == kind
+            and entry.at_ms <= at_ms
+            and (satisfied or entry.at_ms > place.now_ms())
+        ):
             return  # the hint may be early: that costs a look, not a delay
         before = await place.pointers.change(
-            lambda now: (pointing.seen(now, bucket, kind, at_ms), now.listed.get(bucket))
+            lambda now: (pointing.seen(now, bucket, kind, at_ms, place.now_ms()), now.listed.get(bucket))
         )
         if kind == DONE:
             place.forget(bucket)
@@ -275,7 +286,8 @@ class Reading:
             await self.lower(bucket, stands.next_ms)
 
     async def lower(self, bucket: int, at_ms: int) -> None:
-        """Something in the bucket can be had at `at_ms`: the list must not say later. Called after the change, before it is confirmed."""
+        """Something in the bucket can be had at `at_ms`: the list must not say later. Called after the change, before
+        it is confirmed."""
         place = self._place
         await place.pointers.change(lambda now: (pointing.announced(now, bucket, at_ms), None))
 
@@ -289,7 +301,7 @@ class Reading:
         """All in the bucket is finished."""
         place = self._place
         place.forget(bucket)
-        await place.pointers.change(lambda now: (pointing.seen(now, bucket, DONE, 0), None))
+        await place.pointers.change(lambda now: (pointing.seen(now, bucket, DONE, 0, 0), None))
 
     async def dropped(self, bucket: int) -> None:
         place = self._place
@@ -313,7 +325,8 @@ class Reading:
     # Looking
 
     async def _offers(self, bucket: int, wanted: int) -> list[Offer]:
-        """What is known to be written and may be had, up to `wanted`; looks into the store where the shelf does not tell."""
+        """What is known to be written and may be had, up to `wanted`; looks into the store where the shelf does not
+        tell."""
         place = self._place
         cell = place.cell(bucket)
         base = bucket * place.size
@@ -372,10 +385,7 @@ class Reading:
     def _may_look(self, bucket: int, offers: list[Offer]) -> bool:
         if offers:
             return False  # something to give is here: what others have put can wait for the next claim
-        now_s = self._place.clock.elapsed_s()
-        if now_s - self._looked_s.get(bucket, -1e9) < LOOK_S:
-            return False
-        return True
+        return self._place.clock.elapsed_s() - self._looked_s.get(bucket, -1e9) >= LOOK_S
 
     def _expires(self, block: Block) -> int:
         ttl_s = self._place.options.ttl_s
@@ -448,5 +458,3 @@ def _same(pointers: Pointers) -> tuple[Pointers, Pointers]:
 
 def _size(offers: list[Offer]) -> int:
     return sum([offer.end - offer.start for offer in offers])
-
-

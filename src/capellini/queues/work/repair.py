@@ -1,12 +1,15 @@
 """Repair: one node per queue, by assignment, follows the readers and gives space back.
 
-    listed `GAPS`, all ids given out ──▶ wait repair_after_s (own clock, from when it was first seen) ──▶ what is still not written
+    listed `GAPS`, all ids given out ──▶ wait repair_after_s (own clock, from when it was first seen) ──▶ what is still
+    not written
                                           never will be a message: voided by compare-and-set
-    listed `DONE`                    ──▶ dropped by a conditional drop that leaves a marker naming the void ids ──▶ off the list
+    listed `DONE`                    ──▶ dropped by a conditional drop that leaves a marker naming the void ids ──▶ off
+    the list
 
-Why waiting is enough: a put is confirmed only within half of repair_after_s after its ids were asked for, which was before they were
-seen given out. Why two repairers (one paused too long) do no harm: every step is a compare-and-set on the bucket's own state. A late write is
-not moved: its bucket stays on the list until the gap is closed, so it is offered where it lies.
+Why waiting is enough: a put is confirmed only within half of repair_after_s after its ids were asked for, which was
+before they were seen given out. Why two repairers (one paused too long) do no harm: every step is a compare-and-set on
+the bucket's own state. A late write is not moved: its bucket stays on the list until the gap is closed, so it is
+offered where it lies.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from capellini.store.schema import BUCKETS
 
 MOST_PER_STEP: Final = 64  # buckets dropped or repaired in one step: a node does other things too
 PAGE_ROWS: Final = 64
-LOOK_AFTER_MS: Final = 2_000  # a listed bucket whose time is so long over was visited by nobody: nobody gets from this queue
+LOOK_AFTER_MS: Final = (
+    2_000  # a listed bucket whose time is so long over was visited by nobody: nobody gets from this queue
+)
 
 
 class Repair:

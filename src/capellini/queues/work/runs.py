@@ -1,5 +1,5 @@
-"""The states of a bucket's messages, as runs: neighbours in the same state are one run, so that a thousand messages that live alike
-take a few bytes and a few steps.
+"""The states of a bucket's messages, as runs: neighbours in the same state are one run, so that a thousand messages
+that live alike take a few bytes and a few steps.
 
     slot      0    1    2    3    4    5    6    7   ...   size-1
               └── acked ──┘    └─ in flight, v1 ─┘   fresh: not in the list
@@ -43,7 +43,8 @@ NAMES: Final = {
 
 
 class Run(NamedTuple):
-    """Slots start .. end-1. `version`: how often it was delivered. `at_ms`: when it can be had (or moved on) again; 0 where that means nothing."""
+    """Slots start .. end-1. `version`: how often it was delivered. `at_ms`: when it can be had (or moved on) again; 0
+    where that means nothing."""
 
     start: int
     end: int
@@ -79,7 +80,8 @@ def pieces(runs: Runs, start: int, end: int) -> Iterator[Run]:
 
 
 def changed(runs: Runs, start: int, end: int, decide: Decide) -> tuple[Runs, list[Run]]:
-    """The runs with each piece between start and end replaced as `decide` says, and the pieces (as they were) that it replaced.
+    """The runs with each piece between start and end replaced as `decide` says, and the pieces (as they were) that it
+    replaced.
 
     When it replaces nothing the same object comes back.
     """

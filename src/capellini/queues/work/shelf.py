@@ -1,4 +1,5 @@
-"""Blocks that this node wrote or read lately, so that a claim need not read them again. Bounded by bytes for the whole node.
+"""Blocks that this node wrote or read lately, so that a claim need not read them again. Bounded by bytes for the whole
+node.
 
 A block never changes, so what is here is right; what is not here may still exist.
 """

@@ -1,6 +1,6 @@
 """A world with busy clients, to measure how fast the simulation is.
 
-Each client goes round: write ten rows of two columns, read twenty rows, compare-and-set a row. After each it thinks for
+Each client goes round: write ten rows of two columns, read ten rows, compare-and-set a row. After each it thinks for
 20 to 50 ms. Clients have partitions of their own for rows, a new one every hundred batches, and every two of them share
 one row, so that some compare-and-sets meet.
 """
@@ -21,7 +21,7 @@ from capellini.store.simulation.world import World
 
 CLIENTS: Final = 8
 ROWS: Final = 10
-READ_ROWS: Final = 20
+READ_ROWS: Final = 10
 BATCHES: Final = 100  # per partition
 
 ROWS_TABLE: Final = Table(

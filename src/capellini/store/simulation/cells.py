@@ -119,9 +119,21 @@ class State:
             self._drop(delta.dropped_us)
         for bound, stamp in delta.cleared:
             self._clear(bound, stamp)
+        if delta.static is not None:
+            static = above(delta.static, self.dropped_us)
+            if static is not None:
+                self.static = static if self.static is None else merged(self.static, static)
+        if not delta.rows:
+            return
         items: Iterable[tuple[Order, Cells]] = delta.rows if isinstance(delta, Delta) else delta.rows.items()
         rows, keys = self.rows, self.keys
         shadowed = self.dropped_us or self.cleared
+        if not shadowed:
+            new = [key for key, _ in items]
+            if (not keys or new[0] > keys[-1]) and new == sorted(new):  # appended in order, as nearly always
+                rows.update(items)
+                keys += new
+                return
         for key, cells in items:
             if shadowed:
                 left = self.shadow(key, cells)
@@ -137,10 +149,6 @@ class State:
                 keys.append(key)
             else:
                 insort(keys, key)
-        if delta.static is not None:
-            static = above(delta.static, self.dropped_us)
-            if static is not None:
-                self.static = static if self.static is None else merged(self.static, static)
 
     def shadow(self, key: Order, cells: Cells) -> Cells | None:
         stamp = self.dropped_us
@@ -191,7 +199,8 @@ class Ordering:
         if self.plain:
             return key
         return tuple(
-            _moment(part) if moment and isinstance(part, UUID) else part for part, moment in zip(key, self._moments, strict=False)
+            _moment(part) if moment and isinstance(part, UUID) else part
+            for part, moment in zip(key, self._moments, strict=False)
         )
 
     def key(self, order: Order) -> Key:

@@ -161,7 +161,9 @@ class Hand:
         one = world.random.choice(names)
         other = world.random.choice([name for name in names + world.client_names() if name != one])
         world.cut(one, other)
-        world.loop.at_idle(world.loop.time() + world.random.uniform(0.1, self.faults.cut_most_s), world.heal, one, other)
+        world.loop.at_idle(
+            world.loop.time() + world.random.uniform(0.1, self.faults.cut_most_s), world.heal, one, other
+        )
 
     def _pause(self) -> None:
         self.world.pause(self._one(), self.world.random.uniform(0.05, self.faults.pause_most_s))

@@ -16,6 +16,7 @@ What fails: nothing left to run while the main task waits is a `Deadlock`; an en
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import logging
 import sys
@@ -30,6 +31,7 @@ import msgspec
 T = TypeVar("T")
 
 MAX_STEPS_PER_INSTANT: Final = 300_000  # no honest program runs so many callbacks while no time passes
+COLLECT_EVERY: Final = 50_000  # a run makes millions of small objects, few of them in cycles
 MAX_BURIAL_STEPS: Final = 100_000  # what unwinding cancelled tasks may take at the end of a run
 log = logging.getLogger(__name__)
 
@@ -307,8 +309,11 @@ def _place(task: asyncio.Task[Any]) -> str:
 def run(main: Coroutine[Any, Any, T], seed: int = 0) -> T:
     """Run a coroutine in virtual time. All it starts is unwound before this returns."""
     loop = VirtualLoop(seed)  # type: ignore[abstract]  # sockets, processes and signals have no place here
+    thresholds = gc.get_threshold()
+    gc.set_threshold(COLLECT_EVERY, *thresholds[1:])
     try:
         result: T = loop.run_until_complete(main)
         return result
     finally:
+        gc.set_threshold(*thresholds)
         loop.close()

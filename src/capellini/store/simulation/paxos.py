@@ -126,6 +126,10 @@ class Paxos:
     def _turn(self, round: Round) -> None:
         world, partition = self.world, self.partition
         now_s = world.loop.time()
+        if round.coordinator.paused_until_s > now_s:  # it begins again when it goes on; others do not wait for it
+            self._lose(round)
+            world.later("late_cas", self.submit, round, at_s=round.coordinator.paused_until_s)
+            return
         answering = world.network.answering(round.coordinator, partition, self.places)
         if len(answering) < self.need:
             self._too_few(round)
@@ -170,7 +174,7 @@ class Paxos:
         world, partition = self.world, self.partition
         now_s = world.loop.time()
         arrivals = world.network.arrivals(round.coordinator, partition, now_s)
-        partition.add(Mutation(delta, arrivals, contacted), world.unsynced_s)
+        partition.add(Mutation(delta, arrivals, contacted), world.unsynced_s, now_s)
         acks = sorted(arrivals[place] for place in self.places)
         done_s = acks[self.need - 1] + world.network.delay()
         if done_s > now_s + CONTENTION_TIMEOUT_S or round.fate == "lost_answer":
@@ -199,7 +203,7 @@ class Paxos:
             return
         self.world.faults["limbo_cas_finished"] += 1
         arrivals = [now_s if contacted >> place & 1 else NEVER for place in range(len(self.partition.replicas))]
-        self.partition.add(Mutation(limbo.delta, arrivals, contacted), self.world.unsynced_s)
+        self.partition.add(Mutation(limbo.delta, arrivals, contacted), self.world.unsynced_s, now_s)
 
     # ---- answers
 
@@ -207,7 +211,7 @@ class Paxos:
         if round.future is None:
             return
         if round.fate == "lost_answer":
-            self.world.faults["lost_answer_not_applied"] += 1
+            self.world.faults["lost_answer_not_applied" if isinstance(round.asks, Cas) else "lost_read"] += 1
             self._lose(round)
             return
         self.world.deliver(round.client, round.coordinator, round.future, result, done_s, round.deadline_s)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from capellini.store.simulation.network import Placement
     from capellini.store.simulation.paxos import Paxos
 
+FOLD_AT: Final = 16  # mutations pending: more than are usually on their way
 PERIOD_S: Final = 10.0  # how long a periodic commit log leaves writes unsynced, at most
 
 
@@ -73,6 +74,7 @@ class Partition:
     """One partition on all its replicas."""
 
     __slots__ = (
+        "_fold_at",
         "agreed",
         "behind",
         "everywhere",
@@ -97,11 +99,15 @@ class Partition:
         self.agreed = State()
         self.behind: dict[int, State] = {}  # by the bits of those who lack it
         self.pending: list[Mutation] = []
+        self._fold_at = FOLD_AT
         self.paxos: dict[str | None, Paxos] = {}  # by scope: None is all of the world
 
-    def add(self, mutation: Mutation, unsynced_s: float) -> None:
+    def add(self, mutation: Mutation, unsynced_s: float, now_s: float) -> None:
         self._time(mutation, unsynced_s)
         self.pending.append(mutation)
+        if len(self.pending) > self._fold_at:  # written, but never read
+            self.fold(now_s)
+            self._fold_at = 2 * len(self.pending) + FOLD_AT
 
     def _time(self, mutation: Mutation, unsynced_s: float) -> None:
         last_s = max(mutation.arrivals)
@@ -119,9 +125,9 @@ class Partition:
             missed = mutation.missed()
             if not missed:
                 self.agreed.absorb(mutation.delta)
-            elif missed & mutation.accepted or missed == self.everywhere:
+            elif missed & mutation.accepted:
                 kept.append(mutation)  # Paxos still has it where it was not committed
-            else:
+            elif missed != self.everywhere:  # else it is lost: nobody ever had it, or nobody has it any more
                 self._lag(missed, mutation.delta)
         self.pending = kept
 

@@ -55,7 +55,9 @@ def _fate(world: World, fates: tuple[tuple[float, str], ...]) -> str | None:
 # ---- plain writes
 
 
-def write(client: SimulatedClient, partition: Partition, make: Make, level: Level, stamp_us: int | None) -> asyncio.Future[None]:
+def write(
+    client: SimulatedClient, partition: Partition, make: Make, level: Level, stamp_us: int | None
+) -> asyncio.Future[None]:
     world = client.world
     network = world.network
     if world.risky or network.troubled:
@@ -76,11 +78,14 @@ def write(client: SimulatedClient, partition: Partition, make: Make, level: Leve
         bits >>= 10
     acks = []
     for place in places:
-        acks.append(2 * arrivals[place] - sent_s if arrivals[place] - sent_s > 0.01 else arrivals[place] + table[bits & 1023])
+        acks.append(
+            2 * arrivals[place] - sent_s if arrivals[place] - sent_s > 0.01 else arrivals[place] + table[bits & 1023]
+        )
         bits >>= 10
     acks.sort()
     delta = make(client.stamp_us() if stamp_us is None else stamp_us, world.wall_s(coordinator))
-    partition.add(Mutation(delta, arrivals), world.unsynced_s)
+    mutation = Mutation(delta, arrivals)
+    partition.add(mutation, world.unsynced_s, loop._now_s)
     loop.at(
         acks[need - 1] + table[bits & 1023],
         _written,
@@ -88,7 +93,7 @@ def write(client: SimulatedClient, partition: Partition, make: Make, level: Leve
         client,
         coordinator,
         future,
-        partition.pending[-1],
+        mutation,
         places,
         need,
     )
@@ -160,12 +165,14 @@ def _write_carefully(
     return future
 
 
-def _send(world: World, coordinator: Replica, partition: Partition, make: Make, stamp_us: int | None, at_s: float) -> Mutation:
+def _send(
+    world: World, coordinator: Replica, partition: Partition, make: Make, stamp_us: int | None, at_s: float
+) -> Mutation:
     wall_s = world.wall_s(coordinator)
     arrivals = world.network.arrivals(coordinator, partition, at_s)
     mutation = Mutation(make(int(wall_s * 1e6) if stamp_us is None else stamp_us, wall_s), arrivals)
     if any(at != NEVER for at in arrivals):
-        partition.add(mutation, world.unsynced_s)
+        partition.add(mutation, world.unsynced_s, world.loop.time())
     return mutation
 
 
@@ -193,7 +200,13 @@ def read(client: SimulatedClient, partition: Partition, slice: Slice) -> asyncio
     bits = world.random.getrandbits(50)
     table = network.table
     coordinator = near[(bits >> 40) % len(near)]
-    at_s = loop._now_s + table[bits & 1023] + table[bits >> 10 & 1023] + table[bits >> 20 & 1023] + table[bits >> 30 & 1023]
+    at_s = (
+        loop._now_s
+        + table[bits & 1023]
+        + table[bits >> 10 & 1023]
+        + table[bits >> 20 & 1023]
+        + table[bits >> 30 & 1023]
+    )
     places, need = partition.placement.scope(slice.level, client.dc)
     if network.far_s and need > len(network.near[client.dc]) // 2 + 1:
         at_s += 2 * network.far_s
@@ -275,7 +288,18 @@ def _read_first(
         tuple(cleared for part in parts for cleared in part.cleared),
     )
     wait_s = world.random.uniform(0.001, READ_TIMEOUT_S / 2)
-    world.loop.at(world.loop.time() + wait_s, _read_rest, world, coordinator, partition, slice, early, bits_of(others), future)
+    world.loop.at(
+        world.loop.time() + wait_s,
+        _read_rest,
+        world,
+        coordinator,
+        partition,
+        slice,
+        early,
+        1 << first,
+        bits_of(others),
+        future,
+    )
 
 
 def _read_rest(
@@ -284,11 +308,14 @@ def _read_rest(
     partition: Partition,
     slice: Slice,
     early: Delta,
+    first: int,
     others: int,
     future: asyncio.Future[Any],
 ) -> None:
-    parts = [*partition.seen(others, world.loop.time()), early]
+    now_s = world.loop.time()
+    parts = [*partition.seen(others, now_s), early]
     answer(future, page_of(parts, slice, partition.ordering, world.wall_s(coordinator)))
+    partition.repair(others | first, len(partition.replicas) // 2 + 1, now_s)
 
 
 # ---- rounds of Paxos

@@ -132,7 +132,9 @@ class World:
     def later(self, kind: str, event: Callable[..., None], *args: Any, at_s: float | None = None) -> None:
         """Let something happen much later (log-uniform in the profile's range), or at that time."""
         self.faults[kind] += 1
-        if at_s is None:
+        if self._hand.stopped:  # drawn before the calm
+            at_s = self.loop.time() + self.random.uniform(0, CALM_S)
+        elif at_s is None:
             least_s, most_s = self.profile.late_least_s, self.profile.late_most_s
             at_s = self.loop.time() + least_s * (most_s / least_s) ** self.random.random()
         self._late_number += 1

@@ -1,0 +1,87 @@
+"""A node and its API together, from start to the signal to stop, and gracefully to the end.
+
+    SIGTERM, SIGINT ──▶ unready, long polls answered ──▶ (drain_s: acks still come) ──▶ no new connections,
+    what was begun is finished ──▶ maintenance gives its lease back ──▶ the store is closed
+
+A second signal ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from capellini.api.limits import Limits
+from capellini.api.server import Server
+from capellini.model.address import RocksAddress
+from capellini.node.config import address_of, listen_of, name_of
+from capellini.node.node import Node
+from capellini.node.settings import Settings
+
+log = logging.getLogger("capellini.node")
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def limits_of(settings: Settings) -> Limits:
+    return Limits(
+        max_requests=settings.max_requests,
+        max_waiting=settings.max_waiting,
+        max_bytes=settings.max_bytes,
+        max_connections=settings.max_connections,
+        max_body=settings.max_body,
+    )
+
+
+async def serve(
+    settings: Settings,
+    announce: Callable[[list[str]], None],
+    folder_socket: Callable[[Path], Path] | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Runs until a signal, or until `stop`. `announce` is told where it listens; `folder_socket` names the Unix socket
+    for those who share the folder of an embedded store."""
+    stop = stop or asyncio.Event()
+    node = await Node.open(settings)
+    server = Server(
+        node.service,
+        limits=limits_of(settings),
+        store_counts=lambda: node.store.counts,
+        drain=node.drain,
+        node_name=name_of(settings),
+        hosts=frozenset(each.strip().lower() for each in settings.hosts.split(",") if each.strip()),
+    )
+    try:
+        address = address_of(settings)
+        await server.listen(*listen_of(settings))
+        if folder_socket is not None and isinstance(address, RocksAddress):
+            await server.listen_unix(folder_socket(Path(address.folder)))
+        node.subscribe(server.see)
+        _on_signal(stop)
+        announce(server.addresses)
+        log.info("serving %s on %s", address, ", ".join(server.addresses))
+        await stop.wait()
+        log.info("stopping")
+        await node.drain()
+        if settings.drain_s:
+            await asyncio.sleep(settings.drain_s)
+    finally:
+        await server.close(settings.shutdown_s)
+        await node.close()
+    log.info("stopped")
+
+
+def _on_signal(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def heard() -> None:
+        stop.set()
+        for each in _SIGNALS:
+            loop.remove_signal_handler(each)  # the next one has its usual effect
+
+    for each in _SIGNALS:
+        loop.add_signal_handler(each, heard)

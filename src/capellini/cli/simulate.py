@@ -1,0 +1,61 @@
+"""`capellini simulate NAME`: run seeds in virtual time with everything going wrong, and hold the promises against them."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from capellini.proof import suites
+from capellini.proof.suites import Summary
+
+
+@click.command()
+@click.argument("name", type=click.Choice(sorted(suites.SUITES)))
+@click.option("--seeds", default=20, show_default=True, type=click.IntRange(1), help="How many seeds.")
+@click.option("--from", "first", default=1, show_default=True, type=click.IntRange(0), help="The first of them.")
+@click.option("--seed", type=click.IntRange(0), help="Replay this one only, and print its history.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="Processes at a time.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def simulate(name: str, seeds: int, first: int, seed: int | None, jobs: int, as_json: bool) -> None:
+    """Run a part of Capellini in a simulated world, many times, each with faults of its own.
+
+    A run is a function of its seed alone. Exits with 1 when a promise was broken.
+    """
+    if seed is not None:
+        results = iter([suites.one(name, seed, keep_history=True)])
+    else:
+        results = suites.many(name, range(first, first + seeds), jobs)
+    summary, bad = suites.summed(name, results, lambda one: f"capellini simulate {name} --seed {one}")
+    if seed is not None:
+        history = bad[0].history if bad else suites.one(name, seed, keep_history=True).history
+        for line in history:
+            click.echo(line, err=as_json)
+    for result in bad:
+        for violation in result.violations:
+            click.echo(f"seed {result.seed}: {violation}", err=True)
+    if as_json:
+        click.echo(msgspec.json.encode(summary).decode())
+    else:
+        _show(summary)
+    if summary.violations:
+        sys.exit(1)
+
+
+def _show(summary: Summary) -> None:
+    console = Console()
+    hours = summary.virtual_s / 3600
+    console.print(
+        f"{summary.simulate}: {summary.seeds} seeds, {hours:.2f} virtual hours in {summary.wall_s:.1f} s, "
+        f"{summary.messages} messages, {summary.violations} violations"
+    )
+    for title, counts in (("fault", summary.faults), ("guard", summary.guards)):
+        grid = Table(title, "times", box=None, pad_edge=False)
+        for what, times in counts.items():
+            grid.add_row(what, str(times))
+        console.print(grid)
+    if summary.replay is not None:
+        console.print(f"Replay: {summary.replay}")

@@ -1,0 +1,180 @@
+"""What is wrong with a store or a node, found out from outside: nothing is changed, nothing has to be running here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from capellini import __version__
+from capellini.model.address import Address, CassandraAddress, NodeAddress, RocksAddress, parse
+from capellini.model.clock import RealClock
+from capellini.model.errors import CapelliniError, StoreError
+from capellini.node import checks
+from capellini.node.asking import ask_node
+from capellini.node.checks import Finding
+
+SKEW_ASKS: Final = 6  # coordinators take turns: enough to meet those of a small cluster
+
+
+async def examine(address: str | Address) -> list[Finding]:
+    """Findings, the most basic first; what cannot be asked is a finding too. Raises Invalid for what is no address."""
+    match parse(address) if isinstance(address, str) else address:
+        case RocksAddress() as rocks:
+            return await asyncio.to_thread(_folder, Path(rocks.folder))
+        case CassandraAddress() as cassandra:
+            return await _cassandra(cassandra)
+        case NodeAddress() as node:
+            return await asyncio.to_thread(_node, node)
+
+
+# ---- a folder
+
+
+def _folder(folder: Path) -> list[Finding]:
+    from capellini.store import folder as folders
+
+    if not folder.exists():
+        return [Finding("folder", "warn", f"{folder} does not exist yet", "it is made when something is stored")]
+    if not folder.is_dir():
+        return [Finding("folder", "bad", f"{folder} is a file", "give a folder")]
+    findings = [Finding("folder", "ok", f"{folder} is there")]
+    if os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        findings.append(Finding("writable", "ok", "this user may write"))
+    else:
+        findings.append(Finding("writable", "bad", "this user may not write", f"chown or chmod {folder}"))
+    try:
+        found = folders.read_format(folder)
+        says = "nothing was stored yet" if found is None else f"format {found}; this version writes {folders.FORMAT}"
+        findings.append(Finding("format", "ok", says))
+    except CapelliniError as error:
+        findings.append(Finding("format", "bad", error.says, "use the version of Capellini that made it"))
+    findings.append(_lock(folder / folders.LOCK_FILE))
+    findings.append(checks.room(folders.free_bytes(folder)))
+    findings.append(_last_write(folder))
+    return findings
+
+
+def _lock(path: Path) -> Finding:
+    """Who holds the lock, by the kernel's list: trying the lock could keep a process that starts just now from it."""
+    try:
+        inode = path.stat().st_ino
+        locks = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return Finding("lock", "ok", "nobody is known to have the folder open")
+    for line in locks:
+        fields = line.split()
+        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
+            return Finding("lock", "ok", f"process {fields[4]} serves the folder")
+    return Finding("lock", "ok", "nobody has the folder open")
+
+
+def _last_write(folder: Path) -> Finding:
+    times = [each.stat().st_mtime for each in folder.rglob("*") if each.is_file()]
+    if not times:
+        return Finding("last write", "ok", "nothing was written yet")
+    return Finding("last write", "ok", f"{max(0.0, RealClock().now_s() - max(times)):,.0f} s ago")
+
+
+# ---- Cassandra
+
+
+async def _cassandra(address: CassandraAddress) -> list[Finding]:
+    from capellini.store.cassandra_session import Session
+
+    clock = RealClock()
+    try:
+        session = await Session.connect(address, clock)
+    except CapelliniError as error:
+        return [Finding("reachable", "bad", error.says, "start the cluster, or correct the address")]
+    try:
+        hosts = sum(map(len, session.dcs.values()))
+        findings = [Finding("reachable", "ok", f"{address} answers; {hosts} nodes in {', '.join(sorted(session.dcs))}")]
+        for name, look in (
+            ("versions", _versions), ("replication", _replication), ("settings", _settings), ("clocks", _skew),
+            ("schema", _schema),
+        ):  # fmt: skip
+            findings += await _looked(name, look, session)
+        return findings
+    finally:
+        await session.close()
+
+
+async def _looked(name: str, look: Callable[[Any], Awaitable[list[Finding]]], session: Any) -> list[Finding]:
+    try:
+        return await look(session)
+    except StoreError as error:
+        return [Finding(name, "warn", f"could not be asked: {error.says}", "look again when the cluster is well")]
+
+
+async def _read(session: Any, text: str, *parameters: str) -> list[list[Any]]:
+    from capellini.store.interface import Level
+
+    found: list[list[Any]] = await session.read(text, list(parameters), Level.ONE)
+    return found
+
+
+async def _versions(session: Any) -> list[Finding]:
+    local = await _read(session, "SELECT release_version FROM system.local")
+    peers = await _read(session, "SELECT release_version FROM system.peers_v2")
+    return [checks.versions([str(row[0]) for row in (*local, *peers)])]
+
+
+async def _replication(session: Any) -> list[Finding]:
+    text = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"
+    rows = await _read(session, text, session.address.keyspace)
+    nodes = {dc: len(hosts) for dc, hosts in session.dcs.items()}
+    return [checks.replication(dict(rows[0][0]) if rows else None, nodes)]
+
+
+async def _settings(session: Any) -> list[Finding]:
+    rows = await _read(session, "SELECT name, value FROM system_views.settings")
+    found = {str(name): str(value) for name, value in rows}
+    return [checks.commitlog(found), checks.paxos(found)]
+
+
+async def _skew(session: Any) -> list[Finding]:
+    clock, found = RealClock(), []
+    for _ in range(SKEW_ASKS):
+        began_s = clock.now_s()
+        at = (await _read(session, "SELECT toTimestamp(now()) FROM system.local"))[0][0].timestamp()
+        found.append(at - (began_s + clock.now_s()) / 2)
+    return [checks.skew(found)]
+
+
+async def _schema(session: Any) -> list[Finding]:
+    from capellini.store import cql
+    from capellini.store.schema import TABLES
+
+    text = "SELECT column_name, type, kind FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
+    missing, wrong = [], []
+    for table in TABLES:
+        rows = await _read(session, text, session.address.keyspace, table.name)
+        if not rows:
+            missing.append(table.name)
+        else:
+            wrong += cql.faults(table, {str(name): (str(type), str(kind)) for name, type, kind in rows})
+    return [checks.schema(missing, wrong)]
+
+
+# ---- a node
+
+
+def _node(address: NodeAddress) -> list[Finding]:
+    try:
+        _, health = ask_node(str(address), "GET", "/health")
+        status, ready = ask_node(str(address), "GET", "/ready")
+        _, version = ask_node(str(address), "GET", "/version")
+    except CapelliniError as error:
+        return [Finding("reachable", "bad", error.says, "start it with `capellini serve`, or correct the address")]
+    findings = [Finding("reachable", "ok", f"{address} answers as node {health.get('node') or 'without a name'}")]
+    if status == 200:
+        findings.append(Finding("ready", "ok", "the node takes work"))
+    else:
+        reasons = "; ".join(ready.get("reasons", [])) or "it does not say why"
+        findings.append(Finding("ready", "bad", f"the node takes no work: {reasons}", "see to the reason"))
+    findings.append(checks.version_skew(__version__, str(version.get("version"))))
+    findings.append(checks.skew([float(ready.get("skew_s", 0.0))]))
+    return findings

@@ -1,0 +1,189 @@
+"""The command line, as people type it: real `capellini` processes against a real node and on a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.acceptance.client_processes import CAPELLINI, DEADLINE_S, free_port, poll, running_node
+
+
+@pytest.fixture(scope="module")
+def node_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_node(tmp_path_factory.mktemp("node") / "data") as node:
+        yield node.address
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"q-{uuid.uuid4().hex[:12]}"
+
+
+def run(at: str, *arguments: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "CAPELLINI_AT": at}
+    piped: dict[str, Any] = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
+    return subprocess.run([CAPELLINI, *arguments], env=environment, capture_output=True, timeout=DEADLINE_S, **piped)
+
+
+def said(at: str, *arguments: str, stdin: bytes | None = None) -> str:
+    done = run(at, *arguments, stdin=stdin)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def lines(at: str, *arguments: str) -> list[Any]:
+    return [json.loads(line) for line in said(at, *arguments, "--json").splitlines()]
+
+
+def refused(at: str, *arguments: str) -> str:
+    done = run(at, *arguments)
+    assert done.returncode in (1, 2) and b"Traceback" not in done.stderr
+    return done.stderr.decode()
+
+
+def test_quick_start(node_address: str, queue: str) -> None:
+    at = node_address
+    assert queue in said(at, "queue", "create", queue)
+    assert said(at, "put", queue, "hello").strip().isdigit()
+    got = run(at, "get", queue)
+    assert got.stdout == b"hello\n"
+    receipt = got.stderr.decode().split("receipt ")[1].split()[0]
+    assert said(at, "ack", queue, receipt) == "acked 1\n"
+    assert "stale" in refused(at, "ack", queue, receipt) or "gone" in refused(at, "ack", queue, receipt)
+    assert run(at, "get", queue).stdout == b""
+
+
+def test_quick_start_on_a_folder_alone(tmp_path: Path) -> None:
+    at = f"rocks:{tmp_path / 'data'}"
+    said(at, "queue", "create", "jobs")
+    said(at, "put", "jobs", "hello")
+    assert said(at, "get", "jobs", "--ack") == "hello\n"
+    assert said(at, "get", "jobs") == ""
+
+
+def test_lines_that_are_piped_in_are_messages(node_address: str, queue: str) -> None:
+    said(node_address, "queue", "create", queue)
+    assert said(node_address, "put", queue, "--attribute", "a=b", stdin=b"one\ntwo\r\nthree") == "put 3\n"
+    found = lines(node_address, "get", queue, "-n", "10", "--ack")
+    assert sorted(each["body"] for each in found) == ["one", "three", "two"]
+    assert all(each["attributes"] == {"a": "b"} and each["deliveries"] == 1 for each in found)
+
+
+def test_any_bytes_go_by_file(node_address: str, queue: str, tmp_path: Path) -> None:
+    raw = bytes(range(256))
+    (tmp_path / "body").write_bytes(raw)
+    said(node_address, "queue", "create", queue)
+    said(node_address, "put", queue, "--file", str(tmp_path / "body"))
+    assert run(node_address, "get", queue, "--ack").stdout == raw + b"\n"
+
+
+def test_keys_delays_and_peeking(node_address: str, queue: str) -> None:
+    said(node_address, "queue", "create", queue)
+    (first,), (again,) = (lines(node_address, "put", queue, "x", "--key", "k") for _ in range(2))
+    assert (first["duplicate"], again["duplicate"], first["id"]) == (False, True, again["id"])
+    said(node_address, "put", queue, "later", "--delay", "100")
+    assert sorted((each["body"], each["state"]) for each in lines(node_address, "peek", queue)) == [
+        ("later", "delayed"), ("x", "ready"),
+    ]  # fmt: skip
+    assert "later" in said(node_address, "peek", queue)
+
+
+def test_queues_are_listed_shown_set_paused_and_removed(node_address: str, queue: str) -> None:
+    at = node_address
+    (made,) = lines(at, "queue", "create", queue, "--set", "visibility_s=12")
+    assert made["options"]["visibility_s"] == 12
+    assert [each["name"] for each in lines(at, "queue", "list", queue)[0]] == [queue]
+    assert lines(at, "queue", "set", queue, "visibility_s=15")[0]["options"]["visibility_s"] == 15
+    assert lines(at, "queue", "pause", queue, "--puts")[0]["puts_paused"] is True
+    assert "queue resume" in refused(at, "put", queue, "x")
+    said(at, "queue", "resume", queue)
+    said(at, "put", queue, "x")
+    assert lines(at, "queue", "show", queue)[0]["statistics"]["ready"] == 1
+    assert "--yes" in refused(at, "queue", "purge", queue)
+    said(at, "queue", "purge", queue, "--yes")
+    assert lines(at, "queue", "show", queue)[0]["statistics"]["ready"] == 0
+    assert said(at, "queue", "delete", queue, "--yes") == f"deleted {queue}\n"
+    assert "queue create" in refused(at, "get", queue)
+
+
+def test_a_command_is_run_for_each_message(node_address: str, queue: str, tmp_path: Path) -> None:
+    at = node_address
+    said(at, "queue", "create", queue)
+    said(at, "put", queue, "--attribute", "to=me", stdin=b"a\nb\nc\n")
+    command = f'read -r body; echo "$body $CAPELLINI_ATTRIBUTE_to" >> {tmp_path}/out'
+    assert said(at, "consume", queue, "--exec", command, "--count", "3", "--concurrency", "2") == "handled 3\n"
+    assert sorted((tmp_path / "out").read_text().split("\n")) == ["", "a me", "b me", "c me"]
+    assert run(at, "get", queue).stdout == b""
+
+
+def test_a_command_that_fails_gives_its_message_back(node_address: str, queue: str, tmp_path: Path) -> None:
+    said(node_address, "queue", "create", queue)
+    said(node_address, "put", queue, "once more")
+    command = f"test -e {tmp_path}/tried || {{ touch {tmp_path}/tried; exit 7; }}"
+    assert said(node_address, "consume", queue, "--exec", command, "--idle", "3") == "handled 1\n"
+
+
+def test_consume_finishes_its_command_when_interrupted(node_address: str, queue: str, tmp_path: Path) -> None:
+    said(node_address, "queue", "create", queue)
+    said(node_address, "put", queue, "x")
+    go = tmp_path / "go"
+    command = f"touch {tmp_path}/began; until test -e {go}; do sleep 0.05; done"
+    process = subprocess.Popen(
+        [CAPELLINI, "consume", queue, "--at", node_address, "--exec", command], stdout=subprocess.PIPE
+    )
+    try:
+        poll((tmp_path / "began").exists, "the command runs")
+        process.send_signal(signal.SIGINT)
+        go.touch()
+        out, _ = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, out) == (0, b"handled 1\n")
+    finally:
+        go.touch()
+        process.kill()
+
+
+def test_nacks_dead_letters_and_redriving(node_address: str, queue: str) -> None:
+    at = node_address
+    said(at, "queue", "create", f"{queue}-dead")
+    said(at, "queue", "create", queue, "--set", "delivery_limit=1", "--set", f"dead_letters={queue}-dead")
+    said(at, "put", queue, "poison")
+    (message,) = lines(at, "get", queue)
+    assert said(at, "nack", queue, message["receipt"], "--delay", "0") == "given back 1\n"
+
+    def buried() -> bool:
+        assert run(at, "get", queue).stdout == b""
+        return [each["body"] for each in lines(at, "dead", "list", queue)] == ["poison"]
+
+    poll(buried, "it is in dead letters")
+    assert said(at, "dead", "redrive", queue) == "moved 1\n"
+    assert said(at, "get", queue, "--wait", "10", "--ack") == "poison\n"
+
+
+def test_a_look_inside(node_address: str, queue: str) -> None:
+    at = node_address
+    said(at, "queue", "create", queue)
+    id = said(at, "put", queue, "x").strip()
+    assert lines(at, "debug", "buckets", queue)[0][0]["written"] == 1
+    (pointers,) = lines(at, "debug", "pointers", queue)
+    (moved,) = lines(at, "debug", "pointers", queue, "--set", f"repair={pointers['repair']}")
+    assert moved["repair"] == pointers["repair"]
+    assert lines(at, "debug", "message", queue, id)[0]["id"] == id
+    assert id in said(at, "debug", "message", queue, id)
+    assert "repair=BUCKET" in refused(at, "debug", "pointers", queue, "--set", "reader=1")
+
+
+def test_errors_say_what_to_do_next(node_address: str, queue: str) -> None:
+    assert "capellini serve" in refused(f"http://127.0.0.1:{free_port()}", "queue", "list")
+    assert "rocks:FOLDER" in refused("nonsense", "queue", "list")
+    assert "queue create" in refused(node_address, "put", queue, "x")
+    assert "visibility_s is a number" in refused(node_address, "queue", "create", queue, "--set", "visibility_s=long")
+    assert "no_such" in refused(node_address, "queue", "create", queue, "--set", "no_such=1")
+    assert "NAME=VALUE" in refused(node_address, "put", queue, "x", "--attribute", "nothing")
+    assert "BODY" in refused(node_address, "put", queue, "x", "--lines")

@@ -1,0 +1,125 @@
+"""A folder shared by processes that are killed again and again: nothing confirmed is lost, nothing acked comes again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import capellini
+from tests.acceptance.client_processes import DEADLINE_S, poll
+
+WORKERS: Final = 3
+KILLS: Final = 4
+WORKER: Final = """
+import sys, threading, capellini
+
+address, name = sys.argv[1:]
+stop = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+
+
+def say(*words):
+    # One write per line: what was said before a kill is whole.
+    sys.stdout.write(" ".join(words) + "\\n")
+    sys.stdout.flush()
+
+
+with capellini.connect(address, codec="str") as client:
+    client.create_queue("jobs", visibility_s=2)
+    say("ready")
+    number = 0
+    while not stop.is_set():
+        number += 1
+        try:
+            client.put("jobs", f"{name}-{number}")
+            say("put", f"{name}-{number}")
+        except capellini.Unknown:
+            say("unknown", f"{name}-{number}")
+        for message in client.get("jobs", 2, wait_s=0.2):
+            say("got", message.body)
+            if hash(message.body) % 3 == 0 and message.deliveries == 1:
+                continue  # left for its visibility to end
+            try:
+                message.ack()
+                say("acked", message.body)
+            except (capellini.Stale, capellini.Unknown) as error:
+                say(type(error).__name__.lower(), message.body)
+"""
+
+
+class Worker:
+    def __init__(self, folder: Path, name: str, log: Path) -> None:
+        self.log = log
+        with log.open("wb") as out:
+            command = [sys.executable, "-c", WORKER, f"rocks:{folder}", name]
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out)
+
+    def said(self, word: str) -> list[str]:
+        """What it said it had put, got or acked; a last line that a kill cut off does not count."""
+        whole = self.log.read_text().rpartition("\n")[0]
+        return [line.partition(" ")[2] for line in whole.splitlines() if line.split(" ")[0] == word]
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        assert self.process.wait(DEADLINE_S) in (0, -signal.SIGKILL), self.log.read_text()[-500:]
+
+
+def owner_of(folder: Path) -> int:
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return int((folder / "lock").read_text())
+    return 0
+
+
+@pytest.mark.slow
+def test_owners_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    workers = [Worker(folder, f"w{each}", tmp_path / f"w{each}.log") for each in range(WORKERS)]
+    try:
+        poll(lambda: all(worker.said("ready") for worker in workers), "all workers joined")
+        for kill in range(KILLS):
+            counts = {worker: len(worker.said("put")) for worker in workers if worker.process.poll() is None}
+
+            def moved(counts: dict[Worker, int] = counts) -> bool:
+                return all(len(worker.said("put")) >= before + 5 for worker, before in counts.items())
+
+            poll(moved, f"all work on after {kill} kills")
+            owner = owner_of(folder)
+            assert owner in {worker.process.pid for worker in counts}
+            os.kill(owner, signal.SIGKILL)
+            workers.append(Worker(folder, f"w{WORKERS + kill}", tmp_path / f"w{WORKERS + kill}.log"))
+            poll(lambda: workers[-1].said("ready"), "the new worker joined")
+        for worker in workers:
+            worker.end()
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.wait(DEADLINE_S)
+    confirmed = {body for worker in workers for body in worker.said("put")}
+    got = {body for worker in workers for body in worker.said("got")}
+    acked = Counter(body for worker in workers for body in worker.said("acked"))
+    with capellini.connect(f"rocks:{folder}", codec="str") as client:
+
+        def empty() -> bool:
+            for message in client.get("jobs", 100, wait_s=0.2):
+                assert message.body not in acked, "an acked message came again"
+                got.add(message.body)
+                message.ack()
+            statistics = client.statistics("jobs")
+            return statistics.ready == statistics.in_flight == 0
+
+        poll(empty, "the queue is empty")
+    assert confirmed - got == set(), "confirmed puts that nobody got"
+    assert [body for body, count in acked.items() if count > 1] == []
+    unknown = {body for worker in workers for body in worker.said("unknown")}
+    assert got <= confirmed | unknown | {f"w{w}-{n}" for w in range(99) for n in [len(workers[w].said("put")) + len(
+        workers[w].said("unknown")) + 1] if w < len(workers)}, "messages that nobody put"

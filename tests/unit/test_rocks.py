@@ -1,0 +1,371 @@
+"""The embedded store: its folder, its fsyncs, its upkeep. What all stores have in common is in tests/conformance."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from capellini.model.clock import RealClock
+from capellini.model.errors import CannotOpen, Full, InUse, Invalid, Unavailable, Unknown
+from capellini.store import folder as folders
+from capellini.store.cells import RowCodec
+from capellini.store.interface import ABSENT, Batch, Cas, Change, Column, Slice, Table, Type, Value
+from capellini.store.layout import Mark, add_mark, deleted_until, pack_marks, unpack_marks
+from capellini.store.rocks import RocksStore
+from capellini.store.sweeping import GRACE_US
+
+PLAIN = Table(
+    "plain", "", (Column("p", Type.TEXT),), (Column("k", Type.INT),), (Column("v", Type.BLOB), Column("n", Type.INT))
+)
+CHECKED = Table(
+    "checked", "", (Column("p", Type.TEXT),), columns=(Column("v", Type.TEXT),), conditional=frozenset({"v"})
+)
+APART = Table("apart", "", (Column("p", Type.TEXT),), (Column("k", Type.INT),), (Column("v", Type.BLOB),), apart=True)
+TABLES = (PLAIN, CHECKED, APART)
+
+
+class Hands(RealClock):
+    """A clock whose wall time is moved by hand."""
+
+    def __init__(self) -> None:
+        self.wall_s = 1_000_000.0
+
+    def now_s(self) -> float:
+        return self.wall_s
+
+
+async def opened(folder: Path, clock: RealClock | None = None, room_bytes: int = 0) -> RocksStore:
+    store = await RocksStore.open(folder, clock=clock or RealClock(), room_bytes=room_bytes)
+    await store.prepare(TABLES)
+    return store
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[RocksStore]:
+    store = await opened(tmp_path / "s")
+    yield store
+    await store.close()
+
+
+def row(key: int, value: bytes = b"x", number: int = 1) -> tuple[tuple[int], dict[str, Value]]:
+    return (key,), {"v": value, "n": number}
+
+
+async def keys(store: RocksStore, p: str = "p", table: Table = PLAIN) -> list[object]:
+    return [row.key[0] for row in (await store.read(Slice(table, (p,)))).rows]
+
+
+# ---- the folder
+
+
+async def test_a_store_is_there_again_when_opened_again(tmp_path: Path) -> None:
+    first = await opened(tmp_path / "s")
+    await first.write(Batch(PLAIN, ("p",), (row(1), row(2))))
+    await first.write(Batch(APART, ("p",), (((1,), {"v": b"a"}),)))
+    await first.close()
+    with pytest.raises(Unavailable):
+        await first.read(Slice(PLAIN, ("p",)))
+    second = await opened(tmp_path / "s")
+    assert await keys(second) == [1, 2] and await keys(second, table=APART) == [1]
+    await second.close()
+
+
+async def test_a_newer_format_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    await (await opened(tmp_path)).close()
+    folders.write_format(tmp_path, folders.FORMAT + 1)
+    with pytest.raises(CannotOpen, match=f"format {folders.FORMAT + 1}.*newer"):
+        await opened(tmp_path)
+
+
+async def test_a_damaged_format_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / folders.FORMAT_FILE).write_text("{")
+    with pytest.raises(CannotOpen, match="cannot be read"):
+        await opened(tmp_path)
+
+
+def test_an_older_format_is_taken_up_step_by_step(tmp_path: Path) -> None:
+    folders.write_format(tmp_path, -1)
+    ran: list[int] = []
+    steps = {-1: lambda _: ran.append(-1), 0: lambda _: ran.append(0)}
+    folders.migrate(tmp_path, steps)
+    assert ran == [-1, 0] and folders.read_format(tmp_path) == folders.FORMAT
+    folders.migrate(tmp_path, steps)
+    assert ran == [-1, 0]
+
+
+async def test_a_format_without_a_way_up_is_refused(tmp_path: Path) -> None:
+    folders.write_format(tmp_path, 0)
+    with pytest.raises(CannotOpen, match="no longer reads"):
+        await opened(tmp_path)
+
+
+async def test_files_foreign_folders_and_missing_ones_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotOpen, match="is a file"):
+        await opened(tmp_path / "file")
+    with pytest.raises(CannotOpen, match="something else"):
+        await opened(tmp_path)
+    with pytest.raises(CannotOpen, match="does not exist"):
+        await RocksStore.open(tmp_path / "none", create=False, clock=RealClock())
+    assert sorted(os.listdir(tmp_path)) == ["file"]
+
+
+async def test_a_folder_that_lost_its_data_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    folders.write_format(tmp_path)
+    with pytest.raises(CannotOpen):
+        await opened(tmp_path)
+
+
+async def test_another_process_is_told_who_has_it(tmp_path: Path, store: RocksStore) -> None:
+    script = (
+        "import asyncio, sys\nfrom pathlib import Path\nfrom capellini.model.clock import RealClock\n"
+        "from capellini.model.errors import InUse\nfrom capellini.store.rocks import RocksStore\n"
+        "try:\n    asyncio.run(RocksStore.open(Path(sys.argv[1]), clock=RealClock()))\n"
+        "except InUse as error:\n    print(error)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "s")]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+    assert f"process {os.getpid()}" in done.stdout, done.stderr
+    with pytest.raises(InUse):
+        await opened(tmp_path / "s")
+
+
+async def test_a_table_with_other_columns_is_refused(store: RocksStore) -> None:
+    other = Table("plain", "", PLAIN.partition, PLAIN.clustering, (Column("v", Type.TEXT),))
+    with pytest.raises(CannotOpen, match="plain"):
+        await store.prepare((other,))
+    with pytest.raises(Invalid):
+        await store.read(Slice(other, ("p",)))
+
+
+# ---- fsyncs
+
+
+async def test_a_thousand_writers_share_few_fsyncs(store: RocksStore) -> None:
+    before = store.counts.fsyncs
+    await asyncio.gather(*(store.write(Batch(PLAIN, (f"p{n}",), (row(n),))) for n in range(1_000)))
+    assert 1 <= store.counts.fsyncs - before <= 20
+
+
+@pytest.mark.parametrize("average_s", [0.0, 1.0])  # on the loop, and in the thread
+async def test_after_a_failed_fsync_nothing_is_confirmed_any_more(tmp_path: Path, average_s: float) -> None:
+    store = await opened(tmp_path / "s")
+    await store.write(Batch(PLAIN, ("p",), (row(1),)))
+
+    def broken() -> None:
+        raise OSError(5, "Input/output error")
+
+    store._worker._flush, store._worker.average_s = broken, average_s
+    writes = [store.write(Batch(PLAIN, ("p",), (row(n),))) for n in range(2, 6)]
+    answers = await asyncio.gather(*writes, return_exceptions=True)
+    assert all(isinstance(answer, Unknown) for answer in answers)
+    for call in (store.write(Batch(PLAIN, ("p",), (row(9),))), store.drop(PLAIN, ("p",)), store.check(), store.sync()):
+        with pytest.raises(Unavailable):
+            await call
+    await store.close()
+    again = await opened(tmp_path / "s")
+    assert 1 in await keys(again) and 9 not in await keys(again)
+    await again.close()
+
+
+async def test_an_fsync_that_finds_the_disk_full_says_so(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "s")
+
+    def broken() -> None:
+        raise Exception("IO error: No space left on device: While fsync")
+
+    store._worker._flush = broken
+    with pytest.raises(Unknown):
+        await store.write(Batch(PLAIN, ("p",), (row(1),)))
+    with pytest.raises(Full):
+        await store.write(Batch(PLAIN, ("p",), (row(2),)))
+    await store.close()
+
+
+async def test_a_cancelled_writer_does_not_take_its_group_along(store: RocksStore) -> None:
+    tasks = [asyncio.create_task(store.write(Batch(PLAIN, ("p",), (row(n),)))) for n in range(3)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert answers[0] is None and answers[2] is None and await keys(store) == [0, 1, 2]
+
+
+async def test_a_relaxed_write_waits_for_no_fsync_but_a_refusal_built_on_it_does(store: RocksStore) -> None:
+    before = store.counts.fsyncs
+    cas = Cas(CHECKED, ("p",), (Change((), ABSENT, {"v": "mine"}),), sync=False)
+    assert (await store.compare_and_set(cas)).applied and store.counts.fsyncs == before
+    firm = Cas(CHECKED, ("p",), (Change((), ABSENT, {"v": "mine"}),))
+    assert not (await store.compare_and_set(firm)).applied and store.counts.fsyncs == before + 1
+
+
+async def test_a_full_disk_refuses_puts_before_acks_and_changes_nothing(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "s")
+    free = 1 << 40
+    store._room = folders.Room(tmp_path, Hurried(), folders.ROOM_BYTES, lambda _: free)
+    cas = Cas(CHECKED, ("p",), (Change((), ABSENT, {"v": "a"}),))
+    await store.write(Batch(PLAIN, ("p",), (row(1),)))
+    free = folders.ROOM_BYTES - 1
+    with pytest.raises(Full):
+        await store.write(Batch(PLAIN, ("p",), (row(2),)))
+    assert (await store.compare_and_set(cas)).applied
+    free = folders.ACK_ROOM_BYTES - 1
+    with pytest.raises(Full):
+        await store.compare_and_set(cas)
+    free = 1 << 40
+    await store.write(Batch(PLAIN, ("p",), (row(3),)))
+    assert await keys(store) == [1, 3]
+    await store.close()
+
+
+class Hurried(RealClock):
+    """Every look at it is a second later, so that the room is measured each time."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def elapsed_s(self) -> float:
+        self.seconds += 1.0
+        return self.seconds
+
+
+# ---- time
+
+
+async def test_a_clock_that_went_back_loses_no_write_even_across_a_restart(tmp_path: Path) -> None:
+    clock = Hands()
+    store = await opened(tmp_path / "s", clock)
+    await store.write(Batch(PLAIN, ("p",), (row(1, b"first"),)))
+    await store.close()
+    clock.wall_s -= 3_600
+    store = await opened(tmp_path / "s", clock)
+    await store.write(Batch(PLAIN, ("p",), (row(1, b"second"),)))
+    assert (await store.read(Slice(PLAIN, ("p",)))).rows[0].values["v"] == b"second"
+    await store.drop(PLAIN, ("p",))
+    await store.write(Batch(PLAIN, ("p",), (row(1, b"third"),)))
+    assert (await store.read(Slice(PLAIN, ("p",)))).rows[0].values["v"] == b"third"
+    await store.close()
+
+
+async def test_an_older_write_does_not_come_back_after_a_drop_a_clear_or_expiry(tmp_path: Path) -> None:
+    clock = Hands()
+    store = await opened(tmp_path / "s", clock)
+    await store.drop(PLAIN, ("p",), timestamp_us=500)
+    await store.write(Batch(PLAIN, ("p",), (row(1),), timestamp_us=500))
+    assert await keys(store) == []
+    await store.write(Batch(PLAIN, ("p",), (row(1), row(5)), timestamp_us=501))
+    await store.write(Batch(PLAIN, ("p",), (row(6),), clear_before=(5,), timestamp_us=600))
+    await store.write(Batch(PLAIN, ("p",), (row(2), row(7)), timestamp_us=600))
+    assert await keys(store) == [5, 6, 7]
+    await store.write(Batch(PLAIN, ("p",), (row(8),), timestamp_us=700, ttl_s=10))
+    clock.wall_s += 11
+    assert (await store.sweep()).removed == 1
+    await store.write(Batch(PLAIN, ("p",), (row(8),), timestamp_us=699))
+    assert await keys(store) == [5, 6, 7]
+    await store.close()
+
+
+# ---- upkeep
+
+
+async def test_sweep_removes_what_expired_and_then_what_is_left_of_it(tmp_path: Path) -> None:
+    clock = Hands()
+    store = await opened(tmp_path / "s", clock)
+    for p in ("a", "b"):
+        await store.write(Batch(PLAIN, (p,), tuple(row(n, bytes(1_000)) for n in range(50)), ttl_s=60))
+    await store.write(Batch(PLAIN, ("a",), (row(99),)))
+    await store.write(Batch(APART, ("c",), (((1,), {"v": b"v"}),), ttl_s=60))
+    await store.compare_and_set(Cas(CHECKED, ("k",), (Change((), ABSENT, {"v": "v"}),), ttl_s=60))
+    await store.drop(PLAIN, ("d",))
+    assert await round_of_sweeps(store) == 0
+    clock.wall_s += 61
+    assert await keys(store, "a") == [99]
+    assert await round_of_sweeps(store) == 102
+    clock.wall_s += GRACE_US / 1_000_000
+    assert await round_of_sweeps(store) == 102  # tombstones of 100 rows and of the one apart, and the mark of the drop
+    assert await round_of_sweeps(store) == 0
+    assert await keys(store, "a") == [99]
+    await store.close()
+
+
+async def round_of_sweeps(store: RocksStore) -> int:
+    removed = 0
+    for _ in range(100):
+        done = await store.sweep(limit=7)
+        assert done.seen <= 7
+        removed += done.removed
+        if done.finished:
+            return removed
+    raise AssertionError("the sweep never came to its end")
+
+
+async def test_a_backup_of_a_running_store_is_a_store(tmp_path: Path, store: RocksStore) -> None:
+    await store.write(Batch(PLAIN, ("p",), (row(1),)))
+    await store.write(Batch(APART, ("p",), (((7,), {"v": b"v"}),)))
+    await store.backup(tmp_path / "copy")
+    await store.write(Batch(PLAIN, ("p",), (row(2),)))
+    copy = await opened(tmp_path / "copy")
+    assert await keys(copy) == [1] and await keys(copy, table=APART) == [7]
+    await copy.write(Batch(PLAIN, ("p",), (row(3),)))
+    await copy.close()
+    assert await keys(store) == [1, 2]
+    with pytest.raises(Invalid):
+        await store.backup(tmp_path / "copy")
+
+
+async def test_a_secondary_reads_what_the_other_writes_and_writes_nothing(tmp_path: Path, store: RocksStore) -> None:
+    await store.write(Batch(PLAIN, ("p",), (row(1),)))
+    reader = await RocksStore.open_secondary(tmp_path / "s", tmp_path / "scratch", clock=RealClock())
+    await reader.prepare(TABLES, create=False)
+    assert await keys(reader) == [1]
+    await store.write(Batch(PLAIN, ("p",), (row(2),)))
+    await store.write(Batch(APART, ("p",), (((7,), {"v": b"v"}),)))
+    await reader.refresh()
+    assert await keys(reader) == [1, 2] and await keys(reader, table=APART) == [7]
+    with pytest.raises(Unavailable):
+        await reader.write(Batch(PLAIN, ("p",), (row(3),)))
+    await reader.close()
+
+
+async def test_a_partition_apart_is_dropped_with_its_column_family(tmp_path: Path, store: RocksStore) -> None:
+    for p in ("a", "b"):
+        await store.write(Batch(APART, (p,), (((1,), {"v": b"v"}),)))
+    await store.drop(APART, ("a",))
+    assert await keys(store, "a", APART) == [] and await keys(store, "b", APART) == [1]
+    await store.write(Batch(APART, ("a",), (((2,), {"v": b"v"}),)))
+    await store.close()
+    again = await opened(tmp_path / "s")
+    assert await keys(again, "a", APART) == [2] and await keys(again, "b", APART) == [1]
+    await again.close()
+
+
+# ---- records
+
+
+def test_records_give_their_cells_back_in_each_form() -> None:
+    codec = RowCodec((Column("t", Type.TEXT), Column("n", Type.INT), Column("b", Type.BLOB), Column("f", Type.BOOL)))
+    values: dict[str, Value] = {"t": "ä", "n": -5, "b": b"", "f": True}
+    for expiry_us in (0, 900):
+        whole = codec.whole(values, 7, expiry_us)
+        assert whole is not None and codec.live(whole, 899) == values
+        assert codec.record(codec.parse(whole)) == whole
+        assert codec.live(whole, 900) == (None if expiry_us else values)
+        assert codec.live(whole, 0, ("b", "n")) == {"b": b"", "n": -5}
+    cells = codec.cells({"t": "x", "n": None}, 7, 0, 1)
+    assert codec.parse(codec.record(cells)) == cells and codec.live(codec.record(cells), 1) == {"t": "x"}
+    assert codec.whole({**values, "n": 2**63}, 7, 0) is None and codec.whole({"t": "x"}, 7, 0) is None
+
+
+def test_marks_keep_what_earlier_ones_said() -> None:
+    marks = add_mark((), Mark(5, b"m"))
+    marks = add_mark(marks, Mark(9, b"c"))
+    marks = add_mark(marks, Mark(4, b"a"))  # says nothing new
+    assert marks == (Mark(5, b"m"), Mark(9, b"c")) == unpack_marks(pack_marks(marks, 1))
+    assert [deleted_until(marks, key) for key in (b"b", b"d")] == [9, 5]
+    assert add_mark(marks, Mark(10, None)) == (Mark(10, None),) == unpack_marks(pack_marks((Mark(10, None),), 1))
+    assert deleted_until(marks, b"z") < 0 and deleted_until(marks, None) < 0
