@@ -38,12 +38,14 @@ if TYPE_CHECKING:
         Unknown,
     )
     from capellini.model.message import Delivery, NewMessage
+    from capellini.model.service import Done, Problem, Put, QueueInfo, Statistics
 
 __version__ = "0.1.0"
 
 __all__ = [
     "__version__",
     "connect", "connect_async", "AsyncClient", "AsyncMessage", "Client", "Message", "NewMessage", "Delivery",
+    "Put", "Done", "Problem", "QueueInfo", "Statistics",
     "CapelliniError", "Invalid", "TooLarge", "NotFound", "Conflict", "Stale", "Paused", "CannotOpen", "InUse",
     "StoreError", "Unavailable", "Overloaded", "Full", "Unknown",
 ]  # fmt: skip
@@ -57,6 +59,11 @@ _HOME = {
     "Message": "client.sync",
     "NewMessage": "model.message",
     "Delivery": "model.message",
+    "Put": "model.service",
+    "Done": "model.service",
+    "Problem": "model.service",
+    "QueueInfo": "model.service",
+    "Statistics": "model.service",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import uuid
@@ -58,6 +59,20 @@ def test_quick_start(node_address: str, queue: str) -> None:
     assert said(at, "ack", queue, receipt) == "acked 1\n"
     assert "stale" in refused(at, "ack", queue, receipt) or "gone" in refused(at, "ack", queue, receipt)
     assert run(at, "get", queue).stdout == b""
+
+
+def test_the_commands_of_the_readme_work_as_printed(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    section = page.partition("## Quick start")[2].partition("\n## ")[0]
+    commands = [shlex.split(line, comments=True) for line in section.splitlines() if line.startswith("    capellini ")]
+    assert {"queue", "put", "get"} <= {words[1] for words in commands}
+    with running_node(tmp_path / "data") as node:
+        for _, *words in commands:
+            if words[0] == "consume":  # it would go on for ever, and CMD stands for a command
+                words = [*("cat" if word == "CMD" else word for word in words), "--idle", "0.5"]
+            out = said(node.address, *words)
+            if words[0] == "get":
+                assert out == "hello\n"
 
 
 def test_quick_start_on_a_folder_alone(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import uuid
 from collections import Counter
@@ -14,8 +15,10 @@ import pytest
 from tests.acceptance.client_processes import drained, folder_owner, poll, running_node
 
 import capellini
+from capellini.client import own
 from capellini.model.message import NewMessage
 from capellini.model.service import Done, Problem, Put
+from capellini.store.folder import FolderLock
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +27,16 @@ def node_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield node.address
 
 
-@pytest.fixture(params=["http", "rocks"])
+@pytest.fixture(params=["http", "rocks", pytest.param("cassandra", marks=pytest.mark.cassandra)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "http":
-        return str(request.getfixturevalue("node_address"))
-    return f"rocks:{tmp_path / 'data'}"
+    match request.param:
+        case "http":
+            return str(request.getfixturevalue("node_address"))
+        case "rocks":
+            return f"rocks:{tmp_path / 'data'}"
+        case _:
+            hosts, keyspace = (request.getfixturevalue(name) for name in ("cassandra_address", "fresh_keyspace"))
+            return f"cassandra://{hosts}/{keyspace}?replication={len(hosts.split(','))}"
 
 
 @pytest.fixture
@@ -306,6 +314,20 @@ def test_an_owner_that_leaves_in_good_order_is_followed_too(tmp_path: Path) -> N
         assert sorted(drained(client, "jobs", 5)) == [b"owner %d" % each for each in range(5)]
 
 
+def test_a_folder_in_use_by_somebody_who_does_not_serve_it_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    lock = FolderLock(folder)
+    try:
+        with (
+            capellini.connect(f"rocks:{folder}", patience_s=0.5) as client,
+            pytest.raises(capellini.Unavailable, match=f"in use by process {os.getpid()}.*does not answer"),
+        ):
+            client.list_queues()
+    finally:
+        lock.release()
+
+
 def test_clients_of_one_process_share_a_folder(tmp_path: Path) -> None:
     address = f"rocks:{tmp_path / 'data'}"
     with capellini.connect(address) as first:
@@ -341,9 +363,86 @@ def test_without_patience_a_missing_node_is_said_at_once() -> None:
         client.list_queues()
 
 
+def test_messages_come_one_by_one_without_end(node_address: str, queue: str) -> None:
+    with capellini.connect(node_address, codec="str") as client:
+        client.create_queue(queue)
+        client.put_many(queue, ["a", "b", "c"])
+        found = []
+        for message in client.messages(queue, count=2):
+            found.append(message.body)
+            message.ack()
+            if len(found) == 3:
+                break
+        assert sorted(found) == ["a", "b", "c"]
+
+
+async def test_consume_cancelled_once_finishes_and_cancelled_twice_ends(node_address: str, queue: str) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: capellini.AsyncMessage[bytes]) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with capellini.connect_async(node_address) as client:
+        await client.create_queue(queue)
+        await client.put(queue, b"x")
+        work = asyncio.create_task(client.consume(queue, handle))
+        await asyncio.wait_for(began.wait(), 30)
+        work.cancel()
+        await asyncio.sleep(0)
+        assert not ended.is_set() and not work.done()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(work, 30)
+        await asyncio.wait_for(ended.wait(), 30)
+
+
+def test_calls_that_cannot_work_say_so_for_each_item(queue: str) -> None:
+    with capellini.connect("http://127.0.0.1:9", patience_s=0) as client:
+        results = client.put_many(queue, [b"a", b"b"])
+        assert [each.error for each in results if isinstance(each, Problem)] == ["unavailable"] * 2
+        receipts = client.ack_many(queue, ["A" * 38])
+        assert [each.error for each in receipts if isinstance(each, Problem)] == ["unavailable"]
+        with pytest.raises(capellini.Invalid, match="queue name"):
+            client.put("no/queue", b"x")
+
+
+def test_a_message_is_acked_in_its_own_queue_only(node_address: str, queue: str) -> None:
+    with capellini.connect(node_address) as client:
+        client.create_queue(queue)
+        client.put(queue, b"x")
+        (message,) = client.get(queue, wait_s=5)
+        with pytest.raises(capellini.Invalid, match=queue):
+            client.ack("another", message)
+        message.ack()
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(capellini.Invalid, match="patients"):
+        capellini.connect("rocks:x", patients=1)  # type: ignore[call-overload]
+    with pytest.raises(capellini.Invalid, match="codec"):
+        capellini.connect("rocks:x", codec="yaml")  # type: ignore[call-overload]
+    with pytest.raises(capellini.Invalid, match="address"):
+        capellini.connect("nowhere")
+
+
 def test_a_closed_client_says_so(tmp_path: Path) -> None:
     client = capellini.connect(f"rocks:{tmp_path / 'data'}")
     client.create_queue("jobs")
     client.close()
     with contextlib.closing(client), pytest.raises(capellini.Unavailable, match="closed"):
         client.put("jobs", b"x")
+
+
+@pytest.mark.cassandra
+def test_a_client_that_lives_on_takes_part_in_repair(
+    cassandra_address: str, fresh_keyspace: str, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "MAINTAIN_AFTER_S", 0.05)
+    replication = len(cassandra_address.split(","))
+    with capellini.connect(f"cassandra://{cassandra_address}/{fresh_keyspace}?replication={replication}") as client:
+        client.create_queue(queue)
+        poll(lambda: (client.pointers(queue).repaired_by or "").startswith("client-"), "the client repairs the queue")

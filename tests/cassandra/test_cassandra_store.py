@@ -50,6 +50,10 @@ async def store(address: CassandraAddress) -> AsyncIterator[CassandraStore]:
     await opened.close()
 
 
+async def test_every_node_of_the_data_centre_is_known(store: CassandraStore, address: CassandraAddress) -> None:
+    assert store._session.hosts == sorted(address.hosts)
+
+
 async def test_a_refused_condition_on_the_token_shows_the_state_in_one_round(store: CassandraStore) -> None:
     def cas(token: str | None) -> Cas:
         return Cas(BUCKETS, ("shown", 1), (Change(None, {"token": token}, {"state": b"new", "token": "t2"}),))

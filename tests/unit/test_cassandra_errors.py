@@ -6,9 +6,10 @@ import acsylla
 import pytest
 from acsylla import errors as driver
 
-from capellini.model.errors import CapelliniError, Invalid, Overloaded, TooLarge, Unavailable, Unknown
+from capellini.model.address import CassandraAddress
+from capellini.model.errors import CannotOpen, CapelliniError, Invalid, Overloaded, TooLarge, Unavailable, Unknown
 from capellini.store.cassandra import values_nobody_has
-from capellini.store.cassandra_session import Kind, levels, meaning
+from capellini.store.cassandra_session import Kind, levels, local_dc, meaning
 from capellini.store.checks import _FITS
 from capellini.store.interface import Level, Type
 
@@ -61,6 +62,17 @@ def test_the_address_says_what_a_quorum_is() -> None:
         acsylla.Consistency.LOCAL_SERIAL,
     )
     assert local[Level.ALL] is acsylla.Consistency.ALL
+
+
+def test_the_local_data_centre_is_named_or_the_only_one_or_the_first_hosts() -> None:
+    two = {"east": ["10.0.0.1", "10.0.0.2"], "west": ["10.1.0.1"]}
+    assert local_dc(CassandraAddress(("10.1.0.1",), "k"), two) == "west"
+    assert local_dc(CassandraAddress(("10.1.0.1",), "k", dc="east"), two) == "east"
+    assert local_dc(CassandraAddress(("db.example",), "k"), {"east": ["10.0.0.1"]}) == "east"
+    with pytest.raises(CannotOpen, match="name the local one of east, west"):
+        local_dc(CassandraAddress(("db.example",), "k"), two)
+    with pytest.raises(CannotOpen, match="no data centre 'north'"):
+        local_dc(CassandraAddress(("10.1.0.1",), "k", dc="north"), two)
 
 
 def test_values_nobody_has_fit_their_types_and_differ_each_time() -> None:

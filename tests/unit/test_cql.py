@@ -128,9 +128,7 @@ def test_slices_are_bounds_on_prefixes(bounds: dict[str, object], where: str, bo
 def test_a_reverse_slice_goes_on_below_after() -> None:
     slice = Slice(EVENTS, ("q", 7), start=(MOMENT,), after=(MOMENT, 5), reverse=True)
     text, parameters = cql.select("ks", slice, ())
-    assert text.endswith(
-        ' AND ("due") >= (?) AND ("due", "n") < (?, ?) ORDER BY "due" DESC, "n" DESC LIMIT ?'
-    )
+    assert text.endswith(' AND ("due") >= (?) AND ("due", "n") < (?, ?) ORDER BY "due" DESC, "n" DESC LIMIT ?')
     assert parameters == ["q", 7, MOMENT, MOMENT, 5, 1_000]
 
 

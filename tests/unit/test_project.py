@@ -19,6 +19,7 @@ TARGETS = (
 PUBLIC = [
     "__version__",
     "connect", "connect_async", "AsyncClient", "AsyncMessage", "Client", "Message", "NewMessage", "Delivery",
+    "Put", "Done", "Problem", "QueueInfo", "Statistics",
     "CapelliniError", "Invalid", "TooLarge", "NotFound", "Conflict", "Stale", "Paused", "CannotOpen", "InUse",
     "StoreError", "Unavailable", "Overloaded", "Full", "Unknown",
 ]  # fmt: skip

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from capellini.client.transport import Lost, Place, Response, Transport, Unreachable
 
@@ -213,3 +217,35 @@ async def test_a_closed_client_refuses() -> None:
 def test_headers_are_single_lines() -> None:
     with pytest.raises(ValueError, match="one line"):
         Transport(Place("127.0.0.1", 1), headers={"x": "a\r\nevil: b"})
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    command = ["openssl", "req", "-x509", *curve, "-nodes", "-keyout", str(key), "-out", str(cert), *subject]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return key, cert
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+async def test_https_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:
+    key, cert = certificate(tmp_path)
+    theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    theirs.load_cert_chain(cert, key)
+    server = await asyncio.start_server(Peer().serve, "127.0.0.1", 0, ssl=theirs)
+    place = Place.of_url(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    trusting = Transport(place, ssl_context=ssl.create_default_context(cafile=str(cert)))
+    assert (await trusting.request("POST", "/", b"x")).body == b"ok"
+    await trusting.close()
+    with pytest.raises(Unreachable, match="certificate"):
+        await Transport(place).request("POST", "/", b"x")
+    server.close()
+
+
+def test_uvloop_works_too() -> None:
+    async def ask() -> Response:
+        async with running(Peer()) as transport:
+            return await transport.request("POST", "/", b"x")
+
+    assert uvloop.run(ask()).body == b"ok"

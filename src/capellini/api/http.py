@@ -357,7 +357,7 @@ class Connection(asyncio.Protocol):
             lines.append(b"content-type: %b\r\ncontent-length: %d\r\n" % (response.content_type, len(body)))
         for header in response.headers:
             lines.append(b"%b: %b\r\n" % header)
-        if request.close or self._closing:
+        if request.close or (self._closing and not self._queue and self._reading is None):
             request.close = True
             lines.append(b"connection: close\r\n")
         elif request.keep_alive_header:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -64,7 +64,20 @@ def _components(routes: tuple[Route, ...]) -> dict[str, Any]:
     components["Create"]["properties"]["options"] = {"$ref": "#/components/schemas/WorkOptions"}
     components["Change"]["properties"]["options"] = {"$ref": "#/components/schemas/WorkOptions"}
     components["Create"]["properties"]["kind"] = {"type": "string", "enum": list(options.KINDS), "default": "work"}
-    return components
+    return {name: _without_prefixes(schema) for name, schema in components.items()}
+
+
+def _without_prefixes(schema: Any) -> Any:
+    """Arrays of a fixed form said in words that all tools know: some read `prefixItems` wrongly."""
+    if isinstance(schema, list):
+        return [_without_prefixes(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {name: _without_prefixes(value) for name, value in schema.items()}
+    if "prefixItems" in plain:
+        kinds = plain.pop("prefixItems")
+        plain["items"] = {"anyOf": [each for place, each in enumerate(kinds) if each not in kinds[:place]]}
+    return plain
 
 
 def _options(table: tuple[options.Option, ...]) -> dict[str, Any]:
@@ -84,14 +97,14 @@ def _options(table: tuple[options.Option, ...]) -> dict[str, Any]:
 def _schema(named: Any) -> dict[str, Any]:
     match named:
         case Results(good=good):
-            one = {"oneOf": [_schema(good), _schema(Problem)]}
+            one = {"anyOf": [_schema(good), _schema(Problem)]}
             return _object("results", {"type": "array", "items": one})
         case Listed(field=field, item=item):
             return _object(field, {"type": "array", "items": _schema(item)})
         case type() if issubclass(named, msgspec.Struct):
             return {"$ref": f"#/components/schemas/{named.__name__}"}
         case _:
-            return msgspec.json.schema(named)
+            return cast(dict[str, Any], _without_prefixes(msgspec.json.schema(named)))
 
 
 def _object(field: str, schema: dict[str, Any]) -> dict[str, Any]:

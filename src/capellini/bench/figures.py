@@ -130,9 +130,12 @@ def as_json_line(figure: Figure) -> str:
 
 def as_grid(figures: Iterable[Figure]) -> Grid:
     """A table to look at: green holds, red does not, and a chart of how far each is from its bar (the middle)."""
-    grid = Grid(title=None, header_style="bold")
-    for heading, side in (("figure", "left"), ("value", "right"), ("bar", "left"), ("", "left"), ("detail", "left")):
-        grid.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+    grid = Grid(header_style="bold")
+    grid.add_column("figure", overflow="fold", min_width=24)
+    grid.add_column("value", justify="right", no_wrap=True)
+    grid.add_column("bar", no_wrap=True)
+    grid.add_column("", no_wrap=True)
+    grid.add_column("detail", overflow="fold")
     for figure in figures:
         style = "yellow" if figure.value is None else "green" if figure.holds else "red"
         shown = "not measured" if figure.value is None else f"{figure.value:,g}"

@@ -71,7 +71,7 @@ def advice(error: CapelliniError) -> str:
         return f"{says}\nEnd the pause with `capellini queue resume NAME`."
     if isinstance(error, Unknown):
         return f"{says}\nLook with `capellini peek QUEUE` before you repeat it; puts with --key can be repeated safely."
-    if isinstance(error, Unavailable) and "no connection" in says:
+    if isinstance(error, Unavailable) and says.startswith("no connection to http"):
         return f"{says}\nIs a node running? Start one with `capellini serve`, or say where it is with --at ADDRESS."
     return says
 

@@ -20,6 +20,7 @@ from capellini.client.lanes import Acks, Puts, delay_ms, item_bytes
 from capellini.client.messages import Held, Origin, unpacker
 from capellini.client.patient import PatientService
 from capellini.model.clock import Chance, Clock, RealClock
+from capellini.model.errors import Invalid
 from capellini.model.message import MAX_BATCH, NewMessage, Peeked
 from capellini.model.service import (
     BucketView,
@@ -153,6 +154,8 @@ class AsyncClient(Generic[T]):
         """Puts any number of bodies, or of NewMessage with raw bodies and settings of their own; a result for each, in
         order."""
         if bodies and isinstance(bodies[0], NewMessage):
+            if not all(isinstance(body, NewMessage) for body in bodies):
+                raise Invalid("put either bodies or NewMessage objects in one call, not both")
             return await self._puts.mixed(queue, cast(Sequence[NewMessage], bodies))
         codec, given, ms = self._codec, dict(attributes) if attributes else None, delay_ms(delay_s)
         if codec is None and set(map(type, bodies)) == {bytes}:

@@ -84,6 +84,7 @@ class FolderService(Relay):
         self._owner: _Owner | None = None
         self._guest: _Guest | None = None
         self._joined = False  # as a guest, and no sign that the owner is gone
+        self._in_use = ""  # by whom
         self._changing = asyncio.Lock()
         self._closed = False
 
@@ -95,9 +96,12 @@ class FolderService(Relay):
             return await self.call(operation, do)
         try:
             return await do(guest.service)
-        except (Unreachable, Lost):
+        except Lost:
             self._joined = False  # the next call looks who owns the folder now
             raise
+        except Unreachable as error:
+            self._joined = False
+            raise Unreachable(f"{self._in_use}; its socket does not answer: {error.says}", retry_after_s=0.0) from error
 
     async def _open(self) -> _Guest | None:
         """Own the folder (None), or join its owner. One task at a time looks; the others take its result."""
@@ -111,8 +115,9 @@ class FolderService(Relay):
             if not self._joined:
                 try:
                     self._owner = await _Owner.open(self._address)
-                except InUse:
+                except InUse as error:
                     self._joined = True
+                    self._in_use = error.says
             guest = self._guest
             if self._owner is not None:
                 self._guest = None

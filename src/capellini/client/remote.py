@@ -60,15 +60,6 @@ class _Moved(msgspec.Struct, frozen=True):
 _PARCELS: Final = msgspec.msgpack.Decoder(list[Parcel])
 _RUNS: Final = msgspec.msgpack.Decoder(list[tuple[int, int]])
 _RANGES: Final = msgspec.msgpack.Decoder(list[list[tuple[int, int]]])
-_BY_STATUS: Final[dict[int, type[CapelliniError]]] = {  # for what a proxy in between says
-    400: Invalid,
-    413: TooLarge,
-    429: Unavailable,
-    502: Unknown,
-    503: Unavailable,
-    504: Unknown,
-}
-
 _OF_HTTP: Final[dict[str, type[CapelliniError]]] = {  # names that only HTTP has
     "internal": Unknown,  # a node that failed half-way may have done it
     "timeout": Unavailable,  # the request did not arrive whole
@@ -230,10 +221,18 @@ def error_of(response: Response, place: str) -> CapelliniError:
         decode = msgspec.json.decode if response.content_type == JSON else msgspec.msgpack.decode
         problem = decode(response.body, type=Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        kind = _BY_STATUS.get(response.status, CapelliniError)
         shown = response.body[:SHOWN].decode("utf-8", "replace")
         says = f"{place} answered {response.status}, and not as a node does: {shown!r}"
-        return kind(says, retry_after_s=response.retry_after_s)
+        return _of_status(response.status)(says, retry_after_s=response.retry_after_s)
     if problem.error in _OF_HTTP:
         return _OF_HTTP[problem.error](problem.says, retry_after_s=response.retry_after_s)
     return from_name(problem.error, problem.says, response.retry_after_s)
+
+
+def _of_status(status: int) -> type[CapelliniError]:
+    """What an answer means that is not a node's: of a proxy in between, or of somebody else at that address."""
+    if status in (408, 429, 503):
+        return Unavailable
+    if status == 413:
+        return TooLarge
+    return Unknown if status >= 500 else Invalid  # a gateway that gave up may have passed it on

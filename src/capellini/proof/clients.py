@@ -35,13 +35,19 @@ class Producer:
         chance = self._chance
         keyed = chance.random() < 0.25
         sent = [self._message(delays, keyed and at < 3) for at in range(count)]
-        await self._put(queue, sent)
         again = [one for one in sent if one.key is not None]
+        twice = [self._later(queue, again)] if again and chance.random() < 0.3 else []
+        await asyncio.gather(self._put(queue, sent), *twice)
         for _ in range(RETRIES):
             if not again or self._nodes.history.calm_from_s <= self._nodes.world.loop.time():
                 return
             await asyncio.sleep(chance.choice((0.0, 0.1, 1.0, 5.0)))
             again = await self._put(queue, again)
+
+    async def _later(self, queue: str, sent: list[Sent]) -> None:
+        """The same puts, while the first ones are still on their way."""
+        await asyncio.sleep(self._chance.choice((0.0, 0.005, 0.02, 0.5)))
+        await self._put(queue, sent)
 
     async def _put(self, queue: str, sent: list[Sent]) -> list[Sent]:
         """Those that must, or may as well, be put again."""

@@ -110,15 +110,15 @@ class _Run:
             await self._admin.resume(queue)
         self._history.calm_from_s = self._world.loop.time()
         end_s = self._history.calm_from_s + CALM_WORK_S
-        waiting = [self._wait(queue, end_s) for queue in self._plan.queues]
+        waiting = [self._wait(queue, end_s) for queue in self._plan.queues for _ in range(2)]
         await asyncio.gather(*[one.work(end_s) for one in self._producers], *waiting)
 
     async def _wait(self, queue: str, end_s: float) -> None:
         """A consumer that always waits, so that whatever can be had is had; it gives some back, and forgets some."""
         consumer, chance = Consumer(f"w.{queue}", self.nodes, self._chance, [queue]), self._chance
         while self._world.loop.time() < end_s:
-            deliveries = await consumer.get(queue, chance.choice((1, 5, 30)), 4.0, chance.choice((0.5, 1.0, 2.0)))
-            receipts = [one.receipt for one in deliveries if chance.random() < 0.95]
+            deliveries = await consumer.get(queue, chance.choice((1, 5, 30)), 4.0, chance.choice((0.5, 1.0, 2.0, 5.0)))
+            receipts = [one.receipt for one in deliveries if chance.random() < 0.9]
             if not receipts:
                 continue
             if chance.random() < 0.3:

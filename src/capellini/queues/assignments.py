@@ -163,7 +163,7 @@ class Assignments:
         """One step towards a fair share, after a `look` of the watcher: what was taken, with epochs; and what should
         be given up, once this node has stopped acting on it (`give_up`)."""
         self._lease.require()
-        owners = {owned.item: owned.node for owned in (await self.list()).values() if owned.node}
+        owners = {owned.item: owned.node for owned in (await self.list()).values() if self._lives(owned)}
         plan = plan_of(self._lease.node, items, {*self._watcher.live(), self._lease.node}, owners)
         wanted = list(plan.take)
         self._random.shuffle(wanted)
@@ -173,6 +173,13 @@ class Assignments:
             if epoch is not None:
                 taken[item] = epoch
         return taken, plan.give_up[:GIVES_PER_TURN]
+
+    def _lives(self, owned: Owned) -> bool:
+        """Is its owner's incarnation the one that lives now, as far as this node knows? Of a node that came back under
+        its name the earlier one owns nothing any more."""
+        return self._names_me(owned) or (
+            owned.node not in ("", self._lease.node) and self._watcher.incarnation(owned.node) == owned.incarnation
+        )
 
     def _names_me(self, owned: Owned) -> bool:
         return (owned.node, owned.incarnation) == (self._lease.node, self._lease.incarnation)

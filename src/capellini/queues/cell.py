@@ -37,7 +37,7 @@ T = TypeVar("T")
 MAX_ATTEMPTS: Final = 24  # refused rounds before a group gives up; with the pauses below some 3 s
 UNAVAILABLE_ATTEMPTS: Final = 3  # each may take a whole time-out, and callers can try another node
 MAX_GROUP: Final = 4_096  # commands in one compare-and-set: bounds the time that pure decisions hold the loop
-STREAK: Final = 4  # rounds without a break
+STREAK: Final = 2  # rounds without a break
 Command = Callable[[S], tuple[S, Any]]
 
 
@@ -96,6 +96,7 @@ class Cell(Generic[S]):
         self.seen_at_s = 0.0  # elapsed time at which a read or a change that taught `seen` was sent
         self.mark = 0  # rises whenever something is learned
         self._streak = 0
+        self._ended_s = self._round_s = 0.0  # of the last round: when it ended, how long it took
         self.retries = 0  # refused compare-and-sets
         self.resolved: dict[str, int] = {}  # lost answers, by how they came out: done, not_done, unknown
 
@@ -150,6 +151,8 @@ class Cell(Generic[S]):
         group: list[_Waiting[S]] = []
         try:
             while self._waiting:
+                if not self._store.alone:
+                    await self._give_way()
                 group = [one for one in self._waiting[:MAX_GROUP] if not one.answer.done()]
                 del self._waiting[:MAX_GROUP]
                 began_s = self._clock.elapsed_s()
@@ -157,22 +160,23 @@ class Cell(Generic[S]):
                     await self._round(group)
                 except Exception as error:  # whatever it was, the callers hear of it
                     _fail(group, error)
-                if self._waiting and not self._store.alone:
-                    await self._give_way(self._clock.elapsed_s() - began_s)
+                self._ended_s = self._clock.elapsed_s()
+                self._round_s = self._ended_s - began_s
         finally:  # there is somebody left only when this task was ended from outside: nobody waits for ever
             self._task = None
             _fail(group, Unknown("this node is stopping: it may have been done"))
             _fail(self._waiting, Unavailable("this node is stopping: nothing was changed"))
             self._waiting.clear()
 
-    async def _give_way(self, round_s: float) -> None:
+    async def _give_way(self) -> None:
         """Who changes a row round after round is always in front: others learn of each change too late to win the next.
         So after a few rounds without a break there is one, about as long as a round; what waits goes together after it.
         """
-        self._streak += 1
+        since_s = self._clock.elapsed_s() - self._ended_s
+        self._streak = self._streak + 1 if since_s < self._round_s else 0
         if self._streak >= STREAK:
             self._streak = 0
-            await self._clock.sleep(self._random.uniform(0.5, 1.5) * min(round_s, 0.1))
+            await self._clock.sleep(self._random.uniform(1.0, 3.0) * min(self._round_s, 0.05))
 
     async def _round(self, group: list[_Waiting[S]]) -> None:
         fresh = False  # was the state learned after all of the group had come in

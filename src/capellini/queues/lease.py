@@ -334,6 +334,11 @@ class Watcher:
         silent = set(self.silent())
         return sorted(n for n, s in self._sightings.items() if s.row.state is Row.LIVE and n not in silent)
 
+    def incarnation(self, node: str) -> str:
+        """The one that lives; empty: none, or not known."""
+        seen = self._sightings.get(node)
+        return seen.row.incarnation if seen and seen.row.state is Row.LIVE else ""
+
     def address(self, node: str) -> str:
         """Where its requests go; empty: not known."""
         seen = self._sightings.get(node)

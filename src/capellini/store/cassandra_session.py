@@ -111,8 +111,10 @@ class Session:
         """Look at the cluster first, then connect with a profile per host. Raises CannotOpen."""
         look = await _connected(_cluster(address, load_balance_round_robin=True), address)
         try:
-            local = (await look.execute(acsylla.create_statement(_LOCAL))).first().as_tuple()
-            peers = [row.as_tuple() for row in await look.execute(acsylla.create_statement(_PEERS))]
+            local = (await look.execute(acsylla.create_statement(_LOCAL))).first().as_list()
+            ask_peers = acsylla.create_statement(_PEERS)
+            ask_peers.set_host(local[1], address.port)  # the same node: its peers are all but itself
+            peers = [row.as_list() for row in await look.execute(ask_peers)]
         except driver.CassException as error:
             raise CannotOpen(f"{address} is connected, but does not tell its nodes: {error}") from error
         finally:
@@ -121,9 +123,7 @@ class Session:
         for name, host in (local, *peers):
             if name and host:
                 dcs.setdefault(str(name), []).append(str(host))
-        dc = address.dc or str(local[0])
-        if dc not in dcs:
-            raise CannotOpen(f"there is no data centre {dc!r} at {address}: there is {', '.join(sorted(dcs))}")
+        dc = local_dc(address, dcs)
         cluster = _cluster(address, load_balance_dc_aware=dc)
         for host in dcs[dc]:
             cluster.create_execution_profile(_at(host), load_balance_round_robin=True, whitelist_hosts=host)
@@ -298,6 +298,19 @@ _PEERS: Final = "SELECT data_center, native_address FROM system.peers_v2"
 def _at(host: str) -> str:
     """The name of the profile that is bound to one host."""
     return f"at {host}"
+
+
+def local_dc(address: CassandraAddress, dcs: dict[str, list[str]]) -> str:
+    """The data centre the address names, else the only one, else that of its first host. Raises CannotOpen."""
+    there = ", ".join(sorted(dcs))
+    if address.dc is not None:
+        if address.dc not in dcs:
+            raise CannotOpen(f"there is no data centre {address.dc!r} at {address}: there is {there}")
+        return address.dc
+    found = [dc for dc, hosts in dcs.items() if len(dcs) == 1 or address.hosts[0] in hosts]
+    if not found:
+        raise CannotOpen(f"{address} has several data centres: name the local one of {there} in the address (dc=...)")
+    return found[0]
 
 
 def levels(plain: str) -> dict[Level, Any]:

@@ -18,8 +18,10 @@ from capellini.queues.work.runs import (
     FRESH,
     HIDDEN,
     MOVING,
+    PINNED,
     RETURNING,
     TIMED,
+    UNTAKEN,
     VOID,
     WAITING,
     Run,
@@ -29,6 +31,7 @@ from capellini.queues.work.runs import (
 )
 
 NEVER_MS: Final = 1 << 62
+OFFERED: Final = (*UNTAKEN, HIDDEN, WAITING)  # what a claim may take
 MOVE_AGAIN_MS: Final = 5_000  # a move that was not finished by then is taken up by whoever visits the bucket
 
 
@@ -61,13 +64,14 @@ def claim(
     left = wanted
     for offer in offers:
         for piece in pieces(runs, offer.start, offer.end):
-            if piece.kind not in (FRESH, HIDDEN, WAITING):
+            if piece.kind not in OFFERED:
                 continue
-            ready = offer.due_ms <= now_ms if piece.kind == FRESH else piece.at_ms <= now_ms
-            if offer.expires_ms <= now_ms and (ready or piece.kind == FRESH):
+            untaken = piece.kind in UNTAKEN
+            ready = offer.due_ms <= now_ms if untaken else piece.at_ms <= now_ms
+            if offer.expires_ms <= now_ms and (ready or untaken):
                 expired.append(piece._replace(kind=FINISHED, at_ms=0))
             elif not ready:
-                if piece.kind == FRESH:  # a delay that no state knew of yet: from now on its bucket tells
+                if untaken:  # a delay that no state knew of yet: from now on its bucket tells
                     runs = _set(runs, piece._replace(kind=WAITING, at_ms=offer.due_ms))
             elif delivery_limit and piece.version >= delivery_limit:
                 dead.append(piece._replace(kind=MOVING, at_ms=now_ms + MOVE_AGAIN_MS))
@@ -158,7 +162,7 @@ def unmoved(runs: Runs, start: int, end: int, at_ms: int) -> tuple[Runs, list[Ru
 
 def pinned(runs: Runs, slot: int) -> tuple[Runs, bool]:
     """A message that was seen written is surely one from now on: nobody can void it any more. False: it is void."""
-    runs, _ = changed(runs, slot, slot + 1, lambda run: run._replace(kind=WAITING) if run.kind == FRESH else None)
+    runs, _ = changed(runs, slot, slot + 1, lambda run: run._replace(kind=PINNED) if run.kind == FRESH else None)
     return runs, all(run.kind != VOID for run in pieces(runs, slot, slot + 1))
 
 
@@ -175,6 +179,8 @@ def standing(runs: Runs, size: int) -> Standing:
     covered = 0
     next_ms = NEVER_MS
     for run in runs:
+        if run.kind == PINNED:
+            continue
         covered += run.end - run.start
         if run.kind in TIMED and run.at_ms < next_ms:
             next_ms = run.at_ms
@@ -183,7 +189,15 @@ def standing(runs: Runs, size: int) -> Standing:
 
 def fresh(runs: Runs, size: int) -> list[tuple[int, int]]:
     """The stretches of slots that nobody has taken."""
-    return [(piece.start, piece.end) for piece in pieces(runs, 0, size) if piece.kind == FRESH]
+    found: list[tuple[int, int]] = []
+    for piece in pieces(runs, 0, size):
+        if piece.kind not in UNTAKEN:
+            continue
+        if found and found[-1][1] == piece.start:
+            found[-1] = (found[-1][0], piece.end)
+        else:
+            found.append((piece.start, piece.end))
+    return found
 
 
 def ready_again(runs: Runs, now_ms: int) -> list[Run]:

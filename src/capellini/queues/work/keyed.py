@@ -2,7 +2,8 @@
 
     key row (queue, generation, key) ──names──▶ id
 
-A put with a key: claim the key row for a new id by compare-and-set, then write the message under that id. Whoever comes
+A put with a key: claim the key row for a new id by compare-and-set, write the message under that id, and pin it by
+compare-and-set, so that nobody can void it any more. Whoever comes
 later with the same key (a retry, any node, any time in the window, also after the bucket was dropped) finds the id and
 settles what became of it before using another:
 
@@ -58,7 +59,9 @@ async def put_keyed(
             named = now_names
             continue
         if await putting.write_as(id, packed, sent_at_s + place.options.repair_after_s / 2):
-            return id, False
+            if await _pinned(place, id):
+                return id, False
+            place.guards["written id of a key was void"] += 1
         named = id
     raise Unavailable("the store is too slow to put this message in time: nothing was put, try again")
 
@@ -74,13 +77,22 @@ async def _was_put(place: Place, reading: Reading, id: int) -> bool:
     cell = place.cell(id // place.size)
     try:
         if await reading.block_of(id) is not None:
-            return await cell.change(lambda runs: pinned(runs, slot))
+            return await _pinned(place, id)
         never = await cell.change(lambda runs: _void(runs, slot))
     except Dropped as dropped:
         return not any(low <= slot < high for low, high in dropped.voided)
     if never:
         place.guards["unwritten id of a key voided"] += 1
     return not never
+
+
+async def _pinned(place: Place, id: int) -> bool:
+    """What is written under this id is a message, for good. False: somebody was faster to void it."""
+    slot = id % place.size
+    try:
+        return await place.cell(id // place.size).change(lambda runs: pinned(runs, slot))
+    except Dropped as dropped:
+        return not any(low <= slot < high for low, high in dropped.voided)
 
 
 def _void(runs: Runs, slot: int) -> tuple[Runs, bool]:

@@ -17,7 +17,7 @@ import msgspec
 
 from capellini.model.errors import CapelliniError, NotFound
 from capellini.model.message import Entry
-from capellini.queues.work.bucket import moved, taken_up, unmoved
+from capellini.queues.work.bucket import ON_THE_WAY, moved, taken_up, unmoved
 from capellini.queues.work.place import Dropped, Place
 from capellini.queues.work.reading import Buried, Reading
 from capellini.queues.work.runs import RETURNING
@@ -59,7 +59,7 @@ async def carry(place: Place, reading: Reading, buried: Buried, put_moved: PutMo
             if runs:
                 place.guards["move resumed"] += 1
         else:
-            runs = [run for run in (cell.seen or await cell.read()) if run.start < end and start < run.end]
+            runs = [run for run in await cell.read() if run.start < end and start < run.end and run.kind in ON_THE_WAY]
         arrived = 0
         for run in runs:
             for slot in range(max(run.start, start), min(run.end, end)):

@@ -8,12 +8,12 @@ from capellini.model.errors import NotFound
 from capellini.model.message import Peeked
 from capellini.model.service import BucketView, MessageView, PointersView
 from capellini.queues.work.block import Block
-from capellini.queues.work.bucket import NEVER_MS, counts, standing
+from capellini.queues.work.bucket import NEVER_MS, OFFERED, counts, standing
 from capellini.queues.work.letters import origin_of
 from capellini.queues.work.place import Place, marker_in
 from capellini.queues.work.pointers import DROPPED, NAMES, Pointers
 from capellini.queues.work.reading import block_in
-from capellini.queues.work.runs import FINISHED, FRESH, HIDDEN, TIMED, VOID, WAITING, Run, Runs, decode, pieces
+from capellini.queues.work.runs import FINISHED, HIDDEN, TIMED, UNTAKEN, VOID, WAITING, Run, Runs, decode, pieces
 from capellini.queues.work.runs import NAMES as STATE_NAMES
 from capellini.store.interface import Slice
 from capellini.store.schema import BUCKETS
@@ -73,7 +73,7 @@ class Looking:
             runs = (await self.seen(bucket)).runs
             for piece in pieces(runs, 0, assigned):
                 size = piece.end - piece.start
-                if piece.kind == FRESH or (piece.kind in (HIDDEN, WAITING) and piece.at_ms <= now_ms):
+                if piece.kind in UNTAKEN or (piece.kind in (HIDDEN, WAITING) and piece.at_ms <= now_ms):
                     ready += size
                 elif piece.kind == HIDDEN:
                     in_flight += size
@@ -222,7 +222,7 @@ class Looking:
 
 
 def _state(piece: Run, due_ms: int, now_ms: int) -> tuple[str, int]:
-    at_ms = due_ms if piece.kind == FRESH else piece.at_ms
+    at_ms = due_ms if piece.kind in UNTAKEN else piece.at_ms
     if at_ms <= now_ms:
         return "ready", 0
     return ("in_flight" if piece.kind == HIDDEN else "delayed"), at_ms
@@ -242,10 +242,10 @@ _SAYS: Final = {
 
 def _view(id: int, bucket: int, piece: Run, block: Block | None, now_ms: int) -> MessageView:
     entry = block.read()[id - block.first] if block is not None else None
-    if piece.kind in (FRESH, HIDDEN, WAITING) and block is not None and entry is not None:
+    if piece.kind in OFFERED and block is not None and entry is not None:
         state, at_ms = _state(piece, block.put_at_ms + entry.delay_ms if entry.delay_ms else 0, now_ms)
     else:
-        state, at_ms = ("unwritten" if piece.kind == FRESH else STATE_NAMES[piece.kind]), 0
+        state, at_ms = ("unwritten" if piece.kind in UNTAKEN else STATE_NAMES[piece.kind]), 0
     return MessageView(
         id=str(id),
         bucket=bucket,

@@ -63,8 +63,8 @@ class _Call:
         if self.answer.done():
             return
         if error is not None:
-            if any(piece.confirmed for piece in self.pieces):
-                error = Unknown("a part of these messages was put; what became of the others is not known")
+            if len(self.pieces) > 1:  # what becomes of the others is not known yet
+                error = Unknown("a part of these messages may have been put: what became of it is not known")
             self.answer.set_exception(error)
         elif all(piece.confirmed for piece in self.pieces):
             self.answer.set_result([(piece.first, piece.packed.count) for piece in self.pieces])
@@ -249,14 +249,19 @@ class Putting:
             (*place.partition, bucket),
             tuple([((block.first,), {"count": block.count, "block": encode(block)}) for block in rows]),
         )
+        lost = False
         while place.clock.elapsed_s() < deadline_s:
             try:
                 await place.store.write(batch)
-            except Unavailable as error:  # surely not written: the ids stay gaps, which repair closes
-                for piece in pieces:
+            except Unavailable as error:
+                if lost:  # an earlier attempt may have been written, or may yet be
+                    await place.clock.sleep(PAUSE_S)
+                    continue
+                for piece in pieces:  # surely not written: the ids stay gaps, which repair closes
                     piece.call.settle(error)
                 return
             except Unknown:
+                lost = True
                 await place.clock.sleep(PAUSE_S)
                 continue
             if place.clock.elapsed_s() <= deadline_s:

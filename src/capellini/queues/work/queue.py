@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from capellini.model.errors import CapelliniError, StoreError
+from capellini.model.errors import CapelliniError, StoreError, Unknown
 from capellini.model.message import Entry
 from capellini.queues.work.block import Packed
 from capellini.queues.work.bucket import MOVE_AGAIN_MS, Proof, acked, extended, nacked, returning
@@ -128,11 +128,14 @@ class WorkQueue:
                 earliest[bucket] = min(at, earliest.get(bucket, at))
         if not earliest:
             return
-        pointers = await self.place.pointers.read()
-        for bucket, at in earliest.items():
-            entry = pointers.listed.get(bucket)
-            if entry is not None and entry.at_ms > at:
-                await self.reading.lower(bucket, at)
+        try:
+            pointers = await self.place.pointers.read()
+            for bucket, at in earliest.items():
+                entry = pointers.listed.get(bucket)
+                if entry is not None and entry.at_ms > at:
+                    await self.reading.lower(bucket, at)
+        except StoreError as error:
+            raise Unknown(f"it was done, but may be offered late: {error.says}") from error
 
     async def _decided(self, held: Sequence[Held], decide: Callable[[int], Decide]) -> list[list[tuple[int, int]]]:
         """Apply a decision to each hold, grouped by bucket; the runs of ids that it changed, for each."""
@@ -141,6 +144,7 @@ class WorkQueue:
         for index, one in enumerate(held):
             buckets.setdefault(one.first // size, []).append(index)
         results: list[list[tuple[int, int]]] = [[] for _ in held]
+        errors: list[StoreError] = []
 
         async def in_bucket(bucket: int, indexes: list[int]) -> None:
             base = bucket * size
@@ -164,6 +168,9 @@ class WorkQueue:
                     results[index] = runs
             except Dropped:
                 return  # everything in it is finished: nothing is held
+            except StoreError as error:
+                errors.append(error)
+                return
             self._spawn(self.reading.settled(bucket))
 
         if len(buckets) == 1:
@@ -171,6 +178,10 @@ class WorkQueue:
             await in_bucket(bucket, indexes)
         elif buckets:
             await asyncio.gather(*[in_bucket(bucket, indexes) for bucket, indexes in buckets.items()])
+        if errors and len(buckets) > 1:
+            raise Unknown(f"a part of it may have been done: {errors[0].says}")
+        if errors:
+            raise errors[0]
         return results
 
     # In the background

@@ -11,6 +11,7 @@ A slot's life:
       │                └──┘ extend; time over: claim ──▶ hidden(v2)
       │                └── delivered too often ──▶ moving ──▶ finished (now in dead letters)
       ├──delay seen──▶ waiting(v0, until)
+      ├──written under a key──▶ pinned: claimed like fresh, never void
       └──never written──▶ void
 """
 
@@ -29,6 +30,8 @@ FINISHED: Final = 3
 VOID: Final = 4
 MOVING: Final = 5  # on its way to the dead letters
 RETURNING: Final = 6  # a dead letter on its way back to the queue it came from
+PINNED: Final = 7  # like fresh, but surely written: nobody can void it any more
+UNTAKEN: Final = (FRESH, PINNED)
 TIMED: Final = (HIDDEN, WAITING, MOVING, RETURNING)  # kinds whose `at_ms` means something
 
 NAMES: Final = {
@@ -39,6 +42,7 @@ NAMES: Final = {
     VOID: "void",
     MOVING: "moving",
     RETURNING: "returning",
+    PINNED: "fresh",
 }
 
 

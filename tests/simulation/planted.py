@@ -1,0 +1,364 @@
+"""Planted bugs: each takes one guard out of the queue code. A simulation that does not find them proves nothing.
+
+A plant replaces functions of the code while it is planted; what it breaks is said by its promises. The seeds at which
+each is found are in `planted_seeds.json`; `python -m tests.simulation.find_plants` finds them anew when a change of the
+code has shifted what happens at which seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from capellini.model.errors import CapelliniError, Unknown
+from capellini.model.receipts import parse_receipt
+from capellini.model.service import Done
+from capellini.node import broker
+from capellini.queues import catalog, cell, trail
+from capellini.queues.work import bucket, getting, keyed, letters, place, putting, queue, reading, repair
+from capellini.queues.work.runs import FRESH, HIDDEN, Run, changed
+from capellini.store.interface import Cas, Change, Slice
+from capellini.store.schema import BUCKETS, POINTERS
+
+SEEDS = Path(__file__).with_name("planted_seeds.json")
+Patch = Callable[[Any, str, Any], None]
+
+
+class Plant(NamedTuple):
+    name: str
+    promises: tuple[int, ...]  # any of these must be found broken
+    plant: Callable[[Patch], None]
+
+
+PLANTS: list[Plant] = []
+
+
+def plants(*promises: int) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    def kept(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        PLANTS.append(Plant(plant.__name__, promises, plant))
+        return plant
+
+    return kept
+
+
+@contextmanager
+def planted(plant: Plant) -> Iterator[None]:
+    before: list[tuple[Any, str, Any]] = []
+
+    def patch(where: Any, name: str, value: Any) -> None:
+        before.append((where, name, getattr(where, name)))
+        setattr(where, name, value)
+
+    try:
+        plant.plant(patch)
+        yield
+    finally:
+        for where, name, value in reversed(before):
+            setattr(where, name, value)
+
+
+def seeds_of(name: str) -> list[int]:
+    found: list[int] = json.loads(SEEDS.read_text()).get(name, [])
+    return found
+
+
+# Claims
+
+
+@plants(2, 3, 4)
+def claim_without_a_new_version(patch: Patch) -> None:
+    claim = bucket.claim
+
+    def same_version(runs: Any, offers: Any, *args: Any) -> Any:
+        after, claimed = claim(runs, offers, *args)
+        taken = tuple(run._replace(version=max(1, run.version - 1)) for run in claimed.taken)
+        for run in taken:
+            after, _ = changed(after, run.start, run.end, lambda _piece: run)  # noqa: B023
+        return after, claimed._replace(taken=taken)
+
+    patch(reading, "claim", same_version)
+
+
+@plants(2, 3)
+def lost_answer_taken_as_done(patch: Patch) -> None:
+    async def optimistic(store: Any, clock: Any, cas: Cas, key: Any, before: Any, name: str) -> Any:
+        try:
+            outcome = await store.compare_and_set(cas)
+        except Unknown:
+            return trail.Settled(False, True, {})
+        return trail.Settled(False, outcome.applied, outcome.rows)
+
+    patch(cell, "settle_named", optimistic)
+
+
+@plants(1, 2, 11)
+def lost_answer_taken_as_refused(patch: Patch) -> None:
+    async def pessimistic(store: Any, clock: Any, cas: Cas, key: Any, before: Any, name: str) -> Any:
+        try:
+            outcome = await store.compare_and_set(cas)
+        except Unknown:
+            if key is None:
+                page = await store.read(Slice(cas.table, cas.partition, limit=0))
+                return trail.Settled(True, False, {None: page.static})
+            page = await store.read(Slice(cas.table, cas.partition, start=key or None, limit=1))
+            return trail.Settled(True, False, {row.key: row.values for row in page.rows})
+        return trail.Settled(False, outcome.applied, outcome.rows)
+
+    patch(cell, "settle_named", pessimistic)
+
+
+@plants(2)
+def visibility_without_the_skew(patch: Patch) -> None:
+    made = place.Place.__init__
+
+    def without(self: Any, *args: Any, **named: Any) -> None:
+        made(self, *args, **named)
+        self.max_skew_ms = 0
+
+    patch(place.Place, "__init__", without)
+
+
+@plants(5)
+def delay_of_a_fresh_message_not_looked_at(patch: Patch) -> None:
+    claim = bucket.claim
+
+    def at_once(runs: Any, offers: Any, *args: Any) -> Any:
+        return claim(runs, [offer._replace(due_ms=0) for offer in offers], *args)
+
+    patch(reading, "claim", at_once)
+
+
+# Receipts
+
+
+@plants(2, 3, 4)
+def receipt_accepted_after_redelivery(patch: Patch) -> None:
+    def whoever(runs: Any, proof: Any, new: Run) -> Any:
+        return changed(
+            runs,
+            proof.start,
+            proof.end,
+            lambda run: (
+                new._replace(start=run.start, end=run.end, version=run.version) if run.kind == HIDDEN else None
+            ),
+        )
+
+    patch(bucket, "_of", whoever)
+
+
+@plants(4)
+def generation_of_a_receipt_not_checked(patch: Patch) -> None:
+    def any_generation(receipts: Any, record: Any, place: Any) -> Any:
+        held, results, places = [], [None] * len(receipts), []
+        for index, text in enumerate(receipts):
+            try:
+                receipt = parse_receipt(text)
+            except CapelliniError as error:
+                results[index] = broker.Problem.of(error)
+                continue
+            held.append(queue.Held(receipt.id, 1, receipt.version))
+            places.append(index)
+        return held, results, places
+
+    patch(broker, "_held", any_generation)
+
+
+@plants(2)
+def extend_not_written(patch: Patch) -> None:
+    async def told_only(self: Any, held: Any, visibilities_s: Any) -> list[int]:
+        return [self.place.now_ms() + int(seconds * 1000) for seconds in visibilities_s]
+
+    patch(queue.WorkQueue, "extend", told_only)
+
+
+@plants(1, 2, 3)
+def ack_told_before_it_is_written(patch: Patch) -> None:
+    ack = queue.WorkQueue.ack
+
+    async def told_first(self: Any, held: Any) -> Any:
+        self._spawn(ack(self, held))
+        return [[(one.first, one.count)] for one in held]
+
+    patch(queue.WorkQueue, "ack", told_first)
+
+
+# Puts
+
+
+@plants(1)
+def confirmation_past_the_deadline(patch: Patch) -> None:
+    write = putting.Putting._write
+
+    async def patient(self: Any, at: int, pieces: Any, now_ms: int, deadline_s: float) -> None:
+        await write(self, at, pieces, now_ms, deadline_s + 1e9)
+
+    patch(putting.Putting, "_write", patient)
+
+
+@plants(11, 3)
+def late_put_not_voided(patch: Patch) -> None:
+    async def again(self: Any, at: int, piece: Any) -> None:
+        piece.tries += 1
+        self._queue(piece)
+
+    patch(putting.Putting, "_late", again)
+
+
+@plants(11, 3)
+def key_row_not_checked(patch: Patch) -> None:
+    async def never(*args: Any) -> bool:
+        return False
+
+    async def always_new(
+        place: Any, putting: Any, reading: Any, key: str, packed: Any, ttl_s: float
+    ) -> tuple[int, bool]:
+        ((id, _),) = await putting.put(packed)
+        return id, False
+
+    patch(queue, "put_keyed", always_new)
+
+
+@plants(1, 11, 3)
+def unwritten_id_of_a_key_not_voided(patch: Patch) -> None:
+    def looked_only(runs: Any, slot: int) -> Any:
+        return runs, bucket.pieces(runs, slot, slot + 1).__next__().kind in (FRESH, bucket.VOID)
+
+    patch(keyed, "_void", looked_only)
+
+
+@plants(1)
+def ids_taken_ahead_used_for_ever(patch: Patch) -> None:
+    patch(putting, "AHEAD_S", 1e9)
+
+
+# The list and repair
+
+
+@plants(10)
+def hint_not_lowered_on_nack(patch: Patch) -> None:
+    async def nothing(self: Any, *args: Any) -> None:
+        return None
+
+    patch(queue.WorkQueue, "_visible_earlier", nothing)
+
+
+@plants(10)
+def hint_raised_without_verifying(patch: Patch) -> None:
+    async def nothing(self: Any, *args: Any) -> None:
+        return None
+
+    patch(reading.Reading, "_verify", nothing)
+
+
+@plants(1, 8, 10)
+def list_overwritten_blindly(patch: Patch) -> None:
+    write = cell.Cell._write
+
+    async def blind(self: Any, state: Any) -> bool:
+        if self._table is not POINTERS:
+            return await write(self, state)
+        while not await write(self, state):
+            pass
+        return True
+
+    patch(cell.Cell, "_write", blind)
+
+
+@plants(1)
+def repair_without_waiting(patch: Patch) -> None:
+    class Old(dict[int, float]):
+        def setdefault(self, key: int, default: float = 0.0) -> float:
+            return default - 1e9
+
+    step = repair.Repair.step
+
+    async def at_once(self: Any) -> int:
+        self._first_seen_s = Old()
+        gone = repair.GAPS
+        del gone
+        return await step(self)
+
+    made = repair.Repair._close_gaps
+
+    async def hasty(self: Any, at: int) -> None:
+        await made(self, at)
+
+    options = repair.Repair._written
+    del options
+    patch(repair.Repair, "_close_gaps", hasty)
+    patch(repair.Repair, "step", at_once)
+
+
+@plants(1)
+def bucket_dropped_one_message_early(patch: Patch) -> None:
+    standing = bucket.standing
+
+    def nearly(runs: Any, size: int) -> Any:
+        stands = standing(runs, size)
+        left = stands.fresh + sum(run.end - run.start for run in runs if run.kind in bucket.TIMED)
+        return stands._replace(finished=left <= 1)
+
+    patch(repair, "standing", nearly)
+    patch(reading, "standing", nearly)
+
+
+@plants(1, 3, 11)
+def marker_of_a_dropped_bucket_not_looked_at(patch: Patch) -> None:
+    patch(place, "_guard", lambda at, values: None)
+
+
+# Moves
+
+
+@plants(1)
+def dead_letter_finished_before_it_is_published(patch: Patch) -> None:
+    async def finished_first(source: Any, reading: Any, id: int, back: bool, put_moved: Any) -> bool:
+        slot, here = id % source.size, source.cell(id // source.size)
+        block = await reading.block_of(id)
+        entry = block.read()[id - block.first]
+        await here.change(lambda runs: bucket.moved(runs, slot, slot + 1))
+        target = letters.origin_of(entry.origin).queue if back else source.options.dead_letters
+        origin = letters.Origin(source.name, source.generation, id)
+        letter = msgspec.structs.replace(entry, delay_ms=0, origin=None if back else str(origin))
+        await put_moved(target, f"moved:{origin}", letter)
+        return True
+
+    patch(letters, "_carry_one", finished_first)
+
+
+@plants(11, 2, 3)
+def move_without_a_key(patch: Patch) -> None:
+    async def plainly(self: Any, key: str, packed: Any) -> None:
+        await self.putting.put(packed)
+
+    patch(queue.WorkQueue, "put_moved", plainly)
+
+
+# Gets and generations
+
+
+@plants(10)
+def claim_without_a_waiter_not_released(patch: Patch) -> None:
+    patch(queue.WorkQueue, "_release", lambda self, taken: None)
+
+
+@plants(3, 4, 11)
+def name_cached_for_long(patch: Patch) -> None:
+    patch(catalog, "CACHE_S", 60.0)
+
+
+@plants(1, 11)
+def monoton_of_an_ended_generation_left_open(patch: Patch) -> None:
+    async def open_still(self: Any, queue: str, generation: int) -> None:
+        return None
+
+    patch(catalog.Catalog, "_close_monoton", open_still)
+    patch(catalog, "CACHE_S", 5.0)
+
+
+_ = (BUCKETS, Change, Done, getting)
