@@ -1,6 +1,6 @@
 """Find seeds at which each planted bug is found and the code without it is clean; writes `planted_seeds.json`.
 
-    python -m tests.simulation.find_plants [--upto 300] [NAME ...]
+python -m tests.simulation.find_plants [--upto 300] [NAME ...]
 """
 
 from __future__ import annotations

@@ -17,13 +17,12 @@ import msgspec
 
 from capellini.model.errors import CapelliniError, Unknown
 from capellini.model.receipts import parse_receipt
-from capellini.model.service import Done
 from capellini.node import broker
 from capellini.queues import catalog, cell, trail
-from capellini.queues.work import bucket, getting, keyed, letters, place, putting, queue, reading, repair
+from capellini.queues.work import bucket, keyed, letters, place, putting, queue, reading, repair
 from capellini.queues.work.runs import FRESH, HIDDEN, Run, changed
-from capellini.store.interface import Cas, Change, Slice
-from capellini.store.schema import BUCKETS, POINTERS
+from capellini.store.interface import Cas
+from capellini.store.schema import POINTERS
 
 SEEDS = Path(__file__).with_name("planted_seeds.json")
 Patch = Callable[[Any, str, Any], None]
@@ -96,22 +95,6 @@ def lost_answer_taken_as_done(patch: Patch) -> None:
     patch(cell, "settle_named", optimistic)
 
 
-@plants(1, 2, 11)
-def lost_answer_taken_as_refused(patch: Patch) -> None:
-    async def pessimistic(store: Any, clock: Any, cas: Cas, key: Any, before: Any, name: str) -> Any:
-        try:
-            outcome = await store.compare_and_set(cas)
-        except Unknown:
-            if key is None:
-                page = await store.read(Slice(cas.table, cas.partition, limit=0))
-                return trail.Settled(True, False, {None: page.static})
-            page = await store.read(Slice(cas.table, cas.partition, start=key or None, limit=1))
-            return trail.Settled(True, False, {row.key: row.values for row in page.rows})
-        return trail.Settled(False, outcome.applied, outcome.rows)
-
-    patch(cell, "settle_named", pessimistic)
-
-
 @plants(2)
 def visibility_without_the_skew(patch: Patch) -> None:
     made = place.Place.__init__
@@ -143,9 +126,7 @@ def receipt_accepted_after_redelivery(patch: Patch) -> None:
             runs,
             proof.start,
             proof.end,
-            lambda run: (
-                new._replace(start=run.start, end=run.end, version=run.version) if run.kind == HIDDEN else None
-            ),
+            lambda run: new._replace(start=run.start, end=run.end, version=run.version) if run.kind == HIDDEN else None,
         )
 
     patch(bucket, "_of", whoever)
@@ -211,9 +192,6 @@ def late_put_not_voided(patch: Patch) -> None:
 
 @plants(11, 3)
 def key_row_not_checked(patch: Patch) -> None:
-    async def never(*args: Any) -> bool:
-        return False
-
     async def always_new(
         place: Any, putting: Any, reading: Any, key: str, packed: Any, ttl_s: float
     ) -> tuple[int, bool]:
@@ -271,26 +249,13 @@ def list_overwritten_blindly(patch: Patch) -> None:
 
 @plants(1)
 def repair_without_waiting(patch: Patch) -> None:
-    class Old(dict[int, float]):
-        def setdefault(self, key: int, default: float = 0.0) -> float:
-            return default - 1e9
-
     step = repair.Repair.step
 
     async def at_once(self: Any) -> int:
-        self._first_seen_s = Old()
-        gone = repair.GAPS
-        del gone
+        await step(self)  # sees the gaps
+        self._first_seen_s = {at: seen_s - 1e9 for at, seen_s in self._first_seen_s.items()}
         return await step(self)
 
-    made = repair.Repair._close_gaps
-
-    async def hasty(self: Any, at: int) -> None:
-        await made(self, at)
-
-    options = repair.Repair._written
-    del options
-    patch(repair.Repair, "_close_gaps", hasty)
     patch(repair.Repair, "step", at_once)
 
 
@@ -359,6 +324,3 @@ def monoton_of_an_ended_generation_left_open(patch: Patch) -> None:
 
     patch(catalog.Catalog, "_close_monoton", open_still)
     patch(catalog, "CACHE_S", 5.0)
-
-
-_ = (BUCKETS, Change, Done, getting)

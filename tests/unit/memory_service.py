@@ -1,4 +1,4 @@
-"""A service in a dict, just large enough to show what HTTP does with one. It keeps no promises: the real one has tests of its own."""
+"""A service in a dict, just large enough to show what HTTP does with one. It keeps no promises."""
 
 from __future__ import annotations
 

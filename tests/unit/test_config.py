@@ -87,7 +87,8 @@ def test_a_password_is_never_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("colour = 1", "'colour' is not a setting"), ("listen =", "is not TOML"), ("max_body = 'x'", "max_body in")]
+    ("text", "says"),
+    [("colour = 1", "'colour' is not a setting"), ("listen =", "is not TOML"), ("max_body = 'x'", "max_body in")],
 )
 def test_a_bad_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "c.toml"

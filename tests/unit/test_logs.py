@@ -9,10 +9,10 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from tests.unit.memory_service import MemoryService
 
 from capellini.api.server import Server
 from capellini.node.logs import set_up
-from tests.unit.memory_service import MemoryService
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,9 @@ async def test_debug_has_a_line_per_operation_without_the_body() -> None:
     _, port = await server.listen("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = b'{"messages":[{"body":"secret","attributes":{"a":"hidden"}}]}'
-    writer.write(b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    writer.write(
+        b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    )
     assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
     writer.close()
     await server.close()

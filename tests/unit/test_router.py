@@ -29,7 +29,9 @@ def test_every_route_of_the_table_is_found_by_its_path() -> None:
         assert dict(found.params).get("name", "some-queue") == "some-queue"
 
 
-@pytest.mark.parametrize("path", ["/", "", "*", "/v1", "/v1/", "/v1/queues/", "/v1/queues/q/", "//v1/queues", "/v1/queues/q/x/y"])
+@pytest.mark.parametrize(
+    "path", ["/", "", "*", "/v1", "/v1/", "/v1/queues/", "/v1/queues/q/", "//v1/queues", "/v1/queues/q/x/y"]
+)
 def test_other_paths_find_nothing(path: str) -> None:
     found = Router(ROUTES, {}).find(b"GET", path.encode())
     assert (found.route, found.allow) == (None, ())

@@ -87,4 +87,6 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        one_sentence(serve("--store", "rocks:data", "--listen", f"127.0.0.1:{port}", cwd=tmp_path), "something else does")
+        one_sentence(
+            serve("--store", "rocks:data", "--listen", f"127.0.0.1:{port}", cwd=tmp_path), "something else does"
+        )

@@ -86,7 +86,8 @@ class Connection(asyncio.Protocol):
         self._target: list[bytes] = []
         self._pieces: list[bytes] = []
         self._expects: Request | None = None  # waits for "100 Continue", which has its place in the order too
-        self._head_bytes = 0
+        self._head_bytes = 0  # of earlier pieces than the one being parsed
+        self._fed = 0  # bytes of the piece being parsed
         self._body_bytes = 0
         self._chunked = False
         self._since_s = application.now_s  # of the request being read, else of being idle
@@ -140,6 +141,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return  # refused before: what comes is dropped
+        self._fed = len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -190,8 +192,7 @@ class Connection(asyncio.Protocol):
         self._in_head = False
         parser, headers = self._parser, request.headers
         target = self._target[0] if len(self._target) == 1 else b"".join(self._target)
-        size = len(target) + sum(map(len, headers)) + sum(map(len, headers.values()))
-        if size > self._limits.max_head:
+        if self._head_bytes + self._fed > self._limits.max_head and _size(target, headers) > self._limits.max_head:
             self._fail(431, "too_large", f"request line and headers take at most {self._limits.max_head} bytes")
             return
         version = parser.get_http_version()
@@ -419,6 +420,10 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
         if self._task is not None:
             self._task.cancel()
+
+
+def _size(target: bytes, headers: dict[bytes, bytes]) -> int:
+    return len(target) + sum(map(len, headers)) + sum(map(len, headers.values()))
 
 
 def _path_of(target: bytes) -> bytes:

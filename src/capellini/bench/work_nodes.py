@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from capellini.model.errors import Overloaded
 from capellini.model.message import Entry
 from capellini.model.service import ParcelAck
 from capellini.node.broker import Broker
@@ -29,6 +30,7 @@ class Work(msgspec.Struct):
     put: int = 0
     acked: int = 0
     rounds: int = 0
+    refused: int = 0
 
 
 def speedup(nodes: int, virtual_s: float, seed: int) -> tuple[float, dict[str, Work]]:
@@ -56,7 +58,11 @@ async def _main(nodes: int, virtual_s: float) -> Work:
 
     async def produce(broker: Broker) -> None:
         while world.loop.time() < end_s:
-            await broker.put_block(QUEUE, entries)
+            try:
+                await broker.put_block(QUEUE, entries)
+            except Overloaded:  # as a patient client does
+                work.refused += 1
+                continue
             work.put += BATCH
 
     async def consume(broker: Broker) -> None:

@@ -1,4 +1,4 @@
-"""`capellini simulate NAME`: run seeds in virtual time with everything going wrong, and hold the promises against them."""
+"""`capellini simulate NAME`: run seeds in virtual time with everything going wrong, and check the promises."""
 
 from __future__ import annotations
 

@@ -27,13 +27,17 @@ class Admin:
         loop = self._nodes.world.loop
         while self._plan.admin and loop.time() < end_s:
             await asyncio.sleep(self._chance.expovariate(1 / self._plan.admin_every_s))
-            await getattr(self, f"_{self._chance.choice(self._plan.admin)}")(self._chance.choice(list(self._plan.queues)))
+            await getattr(self, f"_{self._chance.choice(self._plan.admin)}")(
+                self._chance.choice(list(self._plan.queues))
+            )
 
     async def create(self, queue: str) -> Call:
         """Until it is there: at the start and at the end of a run."""
         options = self._plan.queues[queue]
         while True:
-            call = await self._do("create", queue, lambda service: service.create(queue, "work", options), options=options)
+            call = await self._do(
+                "create", queue, lambda service: service.create(queue, "work", options), options=options
+            )
             if call.good or call.error == "conflict":  # conflict: its options were changed since
                 return call
             await asyncio.sleep(0.2)
@@ -94,7 +98,12 @@ class Admin:
             ("ack", "no receipts", lambda service: service.ack(queue, []), None),
             ("ack", "a receipt that is none", lambda service: service.ack(queue, ["x" * 38]), None),
             ("put", "no messages", lambda service: service.put(queue, []), None),
-            ("change", "an option that cannot change", lambda service: service.change(queue, {"bucket_size": 11}), None),
+            (
+                "change",
+                "an option that cannot change",
+                lambda service: service.change(queue, {"bucket_size": 11}),
+                None,
+            ),
             (
                 "put",
                 "a body over the limit",

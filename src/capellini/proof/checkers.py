@@ -87,7 +87,7 @@ def _later(held: Held, other: Held) -> bool:
         other.receipt.id,
     ):
         return other.receipt.version > held.receipt.version
-    return other.call.began_s >= held.at_s or held.at_s <= other.at_s
+    return other.call.began_s >= held.at_s
 
 
 def _refused_though_valid(lives: Lives, life: Life, held: Held) -> list[Violation]:
@@ -98,7 +98,8 @@ def _refused_though_valid(lives: Lives, life: Life, held: Held) -> list[Violatio
         if use.how == STALE:
             if lives.emptied(held.call.queue, held.call.began_s, use.call.over_s):
                 break
-            says = f"the {use.op} of {_name(held)} was refused at {use.call.over_s:.3f} s, though valid until {until_s:.3f} s"
+            when = f"at {use.call.over_s:.3f} s, though valid until {until_s:.3f} s"
+            says = f"the {use.op} of {_name(held)} was refused {when}"
             return [Violation(2, life.name, says)]
         if use.op != "extend" or use.visible_at is None:
             break
@@ -183,7 +184,9 @@ def _nacked_early(life: Life, held: Held, due_s: float) -> list[Violation]:
     found = []
     for other in life.held:
         if _place(other) == _place(held) and other.receipt.version > held.receipt.version and other.at_s < due_s:
-            says = f"{_name(held)} was nacked until {due_s:.3f} s, and delivered as {_name(other)} at {other.at_s:.3f} s"
+            says = (
+                f"{_name(held)} was nacked until {due_s:.3f} s, and delivered as {_name(other)} at {other.at_s:.3f} s"
+            )
             found.append(Violation(5, life.name, says))
     return found
 
@@ -236,14 +239,18 @@ def _unlike(lives: Lives, life: Life) -> list[Violation]:
         return [Violation(11, life.name, f"nobody put it, and it was delivered as {_name(first)}")]
     began_s = min(one.call.began_s for one in life.tries)
     if first.at_s < began_s:
-        return [Violation(11, life.name, f"it was delivered at {first.at_s:.3f} s, before it was put at {began_s:.3f} s")]
+        return [
+            Violation(11, life.name, f"it was delivered at {first.at_s:.3f} s, before it was put at {began_s:.3f} s")
+        ]
     sent = life.tries[0].sent
     places = lives.places(life.tries[0].call.queue)
     for held in life.held:
         if held.delivery.attributes != sent.attributes:
             return [Violation(11, life.name, f"attributes {sent.attributes} arrived as {held.delivery.attributes}")]
         if held.call.queue not in places:
-            return [Violation(11, life.name, f"it was put into {life.tries[0].call.queue} and delivered as {_name(held)}")]
+            return [
+                Violation(11, life.name, f"it was put into {life.tries[0].call.queue} and delivered as {_name(held)}")
+            ]
     return []
 
 
@@ -261,7 +268,8 @@ def _of_an_ended_generation(lives: Lives, life: Life) -> list[Violation]:
             before = all(one.call.over_s < ending.began_s for one in life.tries)
             same = life.tries and life.tries[0].call.queue == held.call.queue
             if ending.good and same and before and held.call.began_s > ending.over_s:
-                says = f"the {ending.op} of {ending.queue} was confirmed at {ending.over_s:.3f} s, {_name(held)} came at {held.at_s:.3f} s"
+                when = f"was confirmed at {ending.over_s:.3f} s, {_name(held)} came at {held.at_s:.3f} s"
+                says = f"the {ending.op} of {ending.queue} {when}"
                 return [Violation(11, life.name, says)]
     return []
 

@@ -1,4 +1,4 @@
-"""The clients of a simulated run: producers that repeat, consumers that are slow, forgetful or insist on old receipts."""
+"""The clients of a simulated run: producers that repeat, consumers that are slow, forget, or insist on old receipts."""
 
 from __future__ import annotations
 
@@ -163,11 +163,15 @@ class Consumer:
 
     async def nack(self, queue: str, receipts: list[str], delay_s: float | None) -> None:
         items = [NackItem(receipt, delay_s) for receipt in receipts]
-        await self._use("nack", queue, receipts, tuple(delay_s for _ in items), lambda service: service.nack(queue, items))
+        await self._use(
+            "nack", queue, receipts, tuple(delay_s for _ in items), lambda service: service.nack(queue, items)
+        )
 
     async def extend(self, queue: str, receipts: list[str], seconds: float) -> None:
         items = [ExtendItem(receipt, seconds) for receipt in receipts]
-        await self._use("extend", queue, receipts, tuple(seconds for _ in items), lambda service: service.extend(queue, items))
+        await self._use(
+            "extend", queue, receipts, tuple(seconds for _ in items), lambda service: service.extend(queue, items)
+        )
 
     async def _use(self, op: str, queue: str, receipts: list[str], seconds: tuple[float | None, ...], act: Any) -> Call:
         patience_s = PATIENCE_S if self._chance.random() < 0.9 else self._chance.uniform(0.0, 0.5)

@@ -118,7 +118,9 @@ def line_of(call: Call) -> str:
     if call.error is not None:
         came = f"{call.error}: {call.says}"
     elif call.puts:
-        came = " ".join(one.id + ("=" if one.duplicate else "") if isinstance(one, Put) else one.error for one in call.puts)
+        came = " ".join(
+            one.id + ("=" if one.duplicate else "") if isinstance(one, Put) else one.error for one in call.puts
+        )
     elif call.deliveries:
         came = " ".join(
             f"{one.body.decode(errors='replace')}#{one.id}v{one.deliveries}({one.receipt})" for one in call.deliveries

@@ -123,7 +123,13 @@ class Nodes:
         return found
 
     async def call(
-        self, who: str, op: str, queue: str, act: Callable[[Service], Awaitable[T]], patience_s: float = PATIENCE_S, **asked: Any
+        self,
+        who: str,
+        op: str,
+        queue: str,
+        act: Callable[[Service], Awaitable[T]],
+        patience_s: float = PATIENCE_S,
+        **asked: Any,
     ) -> tuple[Call, T | None]:
         """One call through a living node, written down. None: it failed, or is open; the call says which."""
         node = self.pick()

@@ -36,7 +36,8 @@ def offered_soon(lives: Lives) -> list[Violation]:
             for call in waits:
                 at_s = max(from_s, call.began_s)
                 if call.queue == queue and call.over_s > at_s + WITHIN_S + SLACK_S and to_s > at_s + WITHIN_S + SLACK_S:
-                    says = f"it could be had in {queue} from {from_s:.3f} s on; a get waited from {call.began_s:.3f} to {call.over_s:.3f} s"
+                    waited = f"a get waited from {call.began_s:.3f} to {call.over_s:.3f} s"
+                    says = f"it could be had in {queue} from {from_s:.3f} s on; {waited}"
                     found.append(Violation(10, life.name, says))
                     break
     return found

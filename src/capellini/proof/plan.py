@@ -1,4 +1,4 @@
-"""What a run of the work-queue simulation is like, drawn from its seed: how many nodes, which queues, what goes wrong."""
+"""What a simulated run of work queues is like, drawn from its seed: nodes, queues, clients, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ADMIN: Final = ("pause", "purge", "delete", "change", "redrive", "move_repair", 
 def plan_of(seed: int) -> Plan:
     chance = random.Random(f"plan/{seed}")
     skew_kept = chance.random() < 0.85
-    actions = [act for act in ADMIN if chance.random() < (0.25 if act in ("purge", "delete", "pause") else 0.6)]
+    actions = [act for act in ADMIN if chance.random() < (0.3 if act in ("purge", "delete", "pause") else 0.6)]
     return Plan(
         nodes=chance.choice((1, 2, 2, 3, 4)),
         producers=chance.choice((1, 2, 3)),
@@ -44,7 +44,7 @@ def plan_of(seed: int) -> Plan:
         faults=_faults(chance, skew_kept),
         skew_kept=skew_kept,
         node_trouble_every_s=chance.choice((0.0, chance.uniform(4.0, 20.0))),
-        admin_every_s=chance.uniform(2.0, 10.0) if actions else 0.0,
+        admin_every_s=chance.uniform(1.5, 6.0) if actions else 0.0,
         admin=tuple(actions),
     )
 

@@ -1,8 +1,8 @@
 """One simulated run of work queues: a pure function of its seed.
 
-    turbulence                                      calm                    drain              check
-    nodes crash, clocks differ, answers get lost │  all is well; promise  │ take and ack     │ wait until space was
-    producers, consumers, an admin at work       │  10 is looked at       │ until all empty  │ given back; checkers
+turbulence                                      calm                    drain              check
+nodes crash, clocks differ, answers get lost │  all is well; promise  │ take and ack     │ wait until space was
+producers, consumers, an admin at work       │  10 is looked at       │ until all empty  │ given back; checkers
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class _Run:
         for queue in self._plan.queues:
             await self._admin.create(queue)
         end_s = self._world.loop.time() + self._plan.turbulent_s
-        clients = [one.work(end_s) for one in (*self._producers, *self._consumers, self._admin)]
+        clients = [one.work(end_s) for one in self._producers]
+        clients += [one.work(end_s) for one in self._consumers]
+        clients.append(self._admin.work(end_s))
         trouble = asyncio.ensure_future(self._trouble(end_s))
         await asyncio.gather(*clients)
         await trouble
@@ -154,19 +156,16 @@ class _Run:
     async def _left(self) -> list[str]:
         """Buckets with rows, except the last one of a living generation: that one still takes messages."""
         node = self.nodes.pick()
+        catalog = node.broker.catalog
+        last: dict[tuple[str, int], int] = {}
+        for record in await node.client.spawn(catalog.queues()):
+            last[record.name, record.generation] = (await node.client.spawn(node.broker.pointers(record.name))).last
         left: list[str] = []
-        live = {record.name: record.generation for record in await node.client.spawn(node.broker.catalog.queues())}
-        for queue, generation, bucket in sorted(
-            key for table, key in self._world.partitions if table == BUCKETS.name  # type: ignore[misc]
-        ):
-            page = await node.client.spawn(node.client.store.read(Slice(BUCKETS, (queue, generation, bucket), limit=1)))
-            if not page.rows:
+        for table, key in sorted(self._world.partitions, key=repr):
+            if table != BUCKETS.name:
                 continue
-            if live.get(str(queue)) == generation:
-                pointers = await node.client.spawn(node.broker.pointers(str(queue)))
-                if bucket == pointers.last or "dropped" in page.static:
-                    continue
-            if "dropped" not in page.static:
+            queue, generation, bucket = str(key[0]), int(key[1]), int(key[2])
+            page = await node.client.spawn(node.client.store.read(Slice(BUCKETS, key, limit=1)))
+            if page.rows and "dropped" not in page.static and last.get((queue, generation)) != bucket:
                 left.append(f"bucket {bucket} of {queue}, generation {generation}, has rows and was not dropped")
         return left
-

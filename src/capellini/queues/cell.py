@@ -37,7 +37,7 @@ T = TypeVar("T")
 MAX_ATTEMPTS: Final = 24  # refused rounds before a group gives up; with the pauses below some 3 s
 UNAVAILABLE_ATTEMPTS: Final = 3  # each may take a whole time-out, and callers can try another node
 MAX_GROUP: Final = 4_096  # commands in one compare-and-set: bounds the time that pure decisions hold the loop
-STREAK: Final = 2  # rounds without a break
+STREAK: Final = 3  # rounds without a break
 Command = Callable[[S], tuple[S, Any]]
 
 
@@ -176,7 +176,7 @@ class Cell(Generic[S]):
         self._streak = self._streak + 1 if since_s < self._round_s else 0
         if self._streak >= STREAK:
             self._streak = 0
-            await self._clock.sleep(self._random.uniform(1.0, 3.0) * min(self._round_s, 0.05))
+            await self._clock.sleep(self._random.uniform(1.0, 2.5) * min(self._round_s, 0.05))
 
     async def _round(self, group: list[_Waiting[S]]) -> None:
         fresh = False  # was the state learned after all of the group had come in

@@ -28,7 +28,7 @@ from capellini.store.interface import Cas, Key, Outcome, Store, Value, settle
 TOKEN: Final = "token"
 NAMES: Final = 8  # that a row remembers: so often may others change it while one lost answer is resolved
 NAME_BITS: Final = 48  # a name must differ from the few others of its trail only
-QUICK: Final = 6  # attempts without a pause
+QUICK: Final = 5  # attempts without a pause
 PAUSE_S: Final = 0.01  # before the next attempt, then doubled; all with full jitter
 MOST_PAUSE_S: Final = 0.5
 

@@ -41,7 +41,7 @@ LOOK_S: Final = 0.04  # between two looks into the store for what other nodes ha
 GAP_MS: Final = 500  # between two looks at a bucket with gaps
 CROWDED_S: Final = 5.0  # how long a refused claim counts as a crowd
 AWAY_S: Final = 1.0  # how long a node keeps away from a bucket where it was refused
-AHEAD: Final = 24  # buckets among which a crowd spreads
+AHEAD: Final = 48  # buckets among which a crowd spreads
 MAX_VISITS: Final = 24  # per claim: bounds how long one claim takes
 READ_ROWS: Final = 8  # blocks in the first page of a look; doubled from page to page
 READ_ROWS_MOST: Final = 128
@@ -73,6 +73,7 @@ class Reading:
         self._away: dict[int, float] = {}
         self._crowded_until_s = 0.0
         self._looked_s: dict[int, float] = {}
+        self._exhausted: set[int] = set()  # nothing fresh is left in them
         self._next_read_s = -1e9
         self.buried: list[Buried] = []  # for the queue to carry away
 
@@ -140,14 +141,16 @@ class Reading:
         if due is not None:
             return due[1]
         last = (place.known_next - 1) // place.size if place.known_next else -1
+        self._prune(pointers)
+        skip = visited | self._exhausted
         mine = self._mine
-        if mine is not None and mine not in visited and _maybe_fresh(pointers, mine) and mine <= last:
+        if mine is not None and mine not in skip and _maybe_fresh(pointers, mine) and mine <= last:
             return mine
         crowded = now_s < self._crowded_until_s
         first: int | None = None
         spread: list[int] = []
         for bucket in range(pointers.reader, min(last, pointers.reader + max(AHEAD, len(pointers.listed) + 1)) + 1):
-            if bucket in visited or not _maybe_fresh(pointers, bucket):
+            if bucket in skip or not _maybe_fresh(pointers, bucket):
                 continue
             if not crowded:
                 return bucket
@@ -157,7 +160,12 @@ class Reading:
                 spread.append(bucket)
                 if len(spread) >= AHEAD:
                     break
-        return place.random.choice(spread) if spread else first
+        own = [bucket for bucket in spread if place.shelf.has(bucket)]  # written here: nothing needs to be read
+        return place.random.choice(own or spread) if spread else first
+
+    def _prune(self, pointers: Pointers) -> None:
+        if len(self._exhausted) > 4 * AHEAD:
+            self._exhausted = {bucket for bucket in self._exhausted if bucket >= pointers.reader}
 
     # Visiting
 
@@ -250,7 +258,10 @@ class Reading:
         pointers = place.pointers.seen or await place.pointers.read()
         entry = pointers.listed.get(bucket)
         if stands.fresh == 0:
+            self._exhausted.add(bucket)
             kind, at_ms = (DONE, 0) if stands.finished else (OVER, stands.next_ms)
+            if kind == OVER and entry is not None and entry.kind == OPEN and place.now_ms() < entry.at_ms <= at_ms:
+                return  # it is found by its time; mostly all of it is acked before, and the list is told but once
         elif satisfied:
             kind, at_ms = (entry.kind if entry is not None else OPEN), stands.next_ms
         elif await self._passed(bucket):

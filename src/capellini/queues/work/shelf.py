@@ -54,6 +54,9 @@ class Shelf:
         insort(self._firsts.setdefault(bucket, []), block.first)
         self._room.used_by(self, bucket, len(block.entries) + 200)
 
+    def has(self, bucket: int) -> bool:
+        return bucket in self._buckets
+
     def blocks(self, bucket: int) -> list[Block]:
         """In order of their ids."""
         blocks = self._buckets.get(bucket)
