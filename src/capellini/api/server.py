@@ -40,7 +40,7 @@ GRACE_S: Final = 10.0
 
 
 class Server:
-    """`async with`-less on purpose: `listen` or `listen_unix` any number of times, then `close`."""
+    """`listen` and `listen_unix`, any number of times, then `close`."""
 
     def __init__(
         self,

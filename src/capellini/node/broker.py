@@ -199,21 +199,20 @@ class Broker(Service):
                 for index, id in zip(plain, numbers, strict=True):
                     results[index] = Put(str(id))
             if keyed:
-                await asyncio.gather(*[self._put_keyed(queue, messages[index], index, results) for index in keyed])
+                await asyncio.gather(*[self._put_keyed(name, messages[index], index, results) for index in keyed])
             self._count(name, "puts", len(messages))
             return [result for result in results if result is not None]
 
         return await self._with(name, act)
 
-    async def _put_keyed(
-        self, queue: WorkQueue, message: NewMessage, index: int, results: list[Put | Problem | None]
-    ) -> None:
-        assert message.key is not None
+    async def _put_keyed(self, name: str, message: NewMessage, index: int, results: list[Put | Problem | None]) -> None:
+        """Each on its own: what becomes of one, also when the queue is purged meanwhile, is not the others'
+        business."""
+        key, packed = message.key, pack([_entry(message)])
+        assert key is not None
         try:
-            id, duplicate = await queue.put_once(message.key, pack([_entry(message)]))
+            id, duplicate = await self._with(name, lambda record, queue: queue.put_once(key, packed))
             results[index] = Put(str(id), duplicate)
-        except Gone:
-            raise
         except CapelliniError as error:
             results[index] = Problem.of(error)
 

@@ -130,7 +130,10 @@ class Getting:
             return [], error if isinstance(error, CapelliniError) else None
 
     def _hand_out(self, group: list[_Waiter], taken: list[Taken]) -> None:
-        rest = deque(taken)
+        now_s = self._place.clock.elapsed_s()
+        rest = deque(one for one in taken if now_s < one.until_s)
+        if len(rest) < len(taken):
+            self._place.guards["claim came too late to be handed out"] += 1
         for waiter in group:
             if waiter.answer.done():
                 continue

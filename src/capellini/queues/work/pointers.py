@@ -106,6 +106,8 @@ def seen(pointers: Pointers, bucket: int, kind: int, at_ms: int, now_ms: int) ->
     entry = pointers.listed.get(bucket)
     if gone(pointers, bucket) or entry == Listed(kind, at_ms) or (entry is not None and entry.kind in ENDED):
         return pointers
+    if kind == OPEN and bucket < pointers.reader:  # what was passed stays passed: it is found by its time only
+        kind, at_ms = GAPS, min(at_ms, now_ms)
     if entry is not None and kind == entry.kind == GAPS and now_ms < entry.at_ms:
         return pointers  # another node has looked meanwhile: it is its turn again then
     return _with(pointers, bucket, Listed(kind, at_ms))

@@ -41,6 +41,7 @@ LOOK_S: Final = 0.04  # between two looks into the store for what other nodes ha
 GAP_MS: Final = 500  # between two looks at a bucket with gaps
 CROWDED_S: Final = 5.0  # how long a refused claim counts as a crowd
 AWAY_S: Final = 1.0  # how long a node keeps away from a bucket where it was refused
+LINGER_S: Final = 0.2  # how long a claim goes on visiting once it has something
 AHEAD: Final = 48  # buckets among which a crowd spreads
 MAX_VISITS: Final = 24  # per claim: bounds how long one claim takes
 READ_ROWS: Final = 8  # blocks in the first page of a look; doubled from page to page
@@ -56,6 +57,7 @@ class Taken(msgspec.Struct, frozen=True):
     version: int
     block: Block
     until_ms: int  # hidden until then, as the consumer is told
+    until_s: float  # the same on the clock that only rises, counted from before the claim: not handed out after it
 
 
 class Buried(msgspec.Struct, frozen=True):
@@ -85,7 +87,10 @@ class Reading:
         taken: list[Taken] = []
         visited: set[int] = set()
         left = wanted
+        began_s = place.clock.elapsed_s()
         while left > 0 and len(visited) < MAX_VISITS:
+            if taken and place.clock.elapsed_s() - began_s > LINGER_S:
+                break  # somebody waits for what was taken, and its time runs
             bucket = self._choose(pointers, visited)
             if bucket is None:
                 if await self._grown(visited):
@@ -172,7 +177,7 @@ class Reading:
     async def _visit(self, bucket: int, wanted: int, visibility_ms: int) -> list[Taken]:
         place = self._place
         cell = place.cell(bucket)
-        retries = cell.retries
+        retries, began_s = cell.retries, place.clock.elapsed_s()
         try:
             offers = await self._offers(bucket, wanted)
             claimed = Claimed(())
@@ -187,7 +192,7 @@ class Reading:
         elif claimed.taken:
             self._mine = bucket
         self._bury(bucket, claimed, runs)
-        got = await self._taken(bucket, claimed, visibility_ms)
+        got = await self._taken(bucket, claimed, began_s + visibility_ms / 1000)
         satisfied = sum([one.count for one in got]) >= wanted
         try:
             await self._tell(bucket, runs, satisfied)
@@ -206,7 +211,6 @@ class Reading:
 
     async def _claimed(self, bucket: int, offers: list[Offer], wanted: int, visibility_ms: int) -> Claimed:
         place = self._place
-        started_s = place.clock.elapsed_s()
         until_ms = place.now_ms() + visibility_ms + place.max_skew_ms
         pointers = place.pointers.seen
         entry = pointers.listed.get(bucket) if pointers is not None else None
@@ -215,13 +219,9 @@ class Reading:
             if pointing.gone(pointers, bucket):
                 raise Dropped(bucket, ())
         limit = place.options.delivery_limit
-        claimed = await place.cell(bucket).change(
+        return await place.cell(bucket).change(
             lambda runs: claim(runs, offers, wanted, place.now_ms(), until_ms, limit), fresh=False
         )
-        if place.clock.elapsed_s() - started_s >= visibility_ms / 1000:
-            place.guards["claim came too late to be handed out"] += 1
-            return claimed._replace(taken=())
-        return claimed
 
     def _bury(self, bucket: int, claimed: Claimed, runs: Runs) -> None:
         place = self._place
@@ -235,7 +235,7 @@ class Reading:
                 place.name, place.generation, [(base + run.start, run.end - run.start) for run in claimed.expired]
             )
 
-    async def _taken(self, bucket: int, claimed: Claimed, visibility_ms: int) -> list[Taken]:
+    async def _taken(self, bucket: int, claimed: Claimed, until_s: float) -> list[Taken]:
         place = self._place
         base = bucket * place.size
         out: list[Taken] = []
@@ -245,7 +245,7 @@ class Reading:
                 block = place.shelf.holding(id) or await self._fetch(id)
                 assert block is not None, "a message was claimed that was never written"
                 upto = min(end, block.end)
-                out.append(Taken(id, upto - id, run.version, block, run.at_ms - place.max_skew_ms))
+                out.append(Taken(id, upto - id, run.version, block, run.at_ms - place.max_skew_ms, until_s))
                 id = upto
         return out
 
@@ -264,10 +264,13 @@ class Reading:
                 return  # it is found by its time; mostly all of it is acked before, and the list is told but once
         elif satisfied:
             kind, at_ms = (entry.kind if entry is not None else OPEN), stands.next_ms
-        elif await self._passed(bucket):
-            kind, at_ms = GAPS, min(stands.next_ms, place.now_ms() + GAP_MS)
         else:
+            passed = await self._passed(bucket)
+            if passed is None and entry is None:
+                return
             kind, at_ms = OPEN, stands.next_ms
+            if passed or (passed is None and entry is not None and entry.kind != OPEN):
+                kind, at_ms = GAPS, min(stands.next_ms, place.now_ms() + GAP_MS)
         if entry is None and kind == OPEN:
             return  # the bucket that takes new messages, without a claim in it: every visit comes here anyway
         if (
@@ -319,13 +322,13 @@ class Reading:
         place.forget(bucket)
         await place.pointers.change(lambda now: (pointing.removed(now, bucket), None))
 
-    async def _passed(self, bucket: int) -> bool:
-        """Were all ids of the bucket given out?"""
+    async def _passed(self, bucket: int) -> bool | None:
+        """Were all ids of the bucket given out? None: not known, and asked a moment ago."""
         place = self._place
         if place.known_next < (bucket + 1) * place.size:
             now_s = place.clock.elapsed_s()
             if now_s - self._next_read_s < LOOK_S:
-                return False
+                return None
             self._next_read_s = now_s
             next = await place.monoton.read()
             if next.closed:
