@@ -171,6 +171,21 @@ async def test_too_many_connections_are_refused() -> None:
         assert (await first.ask("GET", "/health")).status == 200
 
 
+async def test_a_client_that_does_not_read_its_answers_is_cut_off() -> None:
+    async with open_place(msgspec.structs.replace(SMALL, write_timeout_s=0.1)) as place:
+        wire = await place.wire()
+        wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        wire.send(request("GET", "/v1/openapi.json") * 1_000)
+        await until(lambda: not place.server._application.connections)
+
+
+async def test_a_client_that_does_not_close_after_a_refusal_is_cut_off() -> None:
+    async with open_place(msgspec.structs.replace(SMALL, linger_s=0.1, max_connections=0)) as place:
+        wire = await place.wire()
+        assert (await wire.read()).status == 429
+        await until(lambda: not place.server._application.connections)
+
+
 async def test_a_unix_socket_is_served_and_a_dead_one_replaced(place: Place, tmp_path: Path) -> None:
     path = tmp_path / "s"
     await place.server.listen_unix(path)

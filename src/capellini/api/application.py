@@ -58,10 +58,10 @@ class Application:
     # ---- what connections call
 
     def opened(self, connection: Connection) -> bool:
-        if len(self.connections) >= self.limits.max_connections:
+        self.connections.add(connection)  # one too many as well: the ticker sees to its end
+        if len(self.connections) > self.limits.max_connections:
             self.context.gate.refused["connections"] += 1
             return False
-        self.connections.add(connection)
         return True
 
     def closed(self, connection: Connection) -> None:

@@ -67,7 +67,7 @@ class Gate:
 
     def _refusal(self, kind: Kind, size: int) -> Refusal | None:
         if kind is Kind.SYSTEM:
-            return None
+            return self._too_many_bytes(kind, size) if size else None
         condition = self.condition
         if condition is not GOOD:
             if condition.draining and kind is not Kind.FINISH:

@@ -75,7 +75,7 @@ class Server:
         """Returns where (a port of 0 picks a free one). Raises InUse or CannotOpen."""
         loop = asyncio.get_running_loop()
         self._start_ticking(loop)
-        if not _is_loopback(host):
+        if not is_loopback(host):
             self._application.hosts |= {ANY_HOST}
         try:
             listener = await loop.create_server(
@@ -149,7 +149,7 @@ class Server:
             path.unlink(missing_ok=True)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     return host == "localhost" or host == "::1" or host.startswith("127.")
 
 

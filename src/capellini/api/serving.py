@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from capellini.api.limits import Limits
-from capellini.api.server import Server
+from capellini.api.server import Server, is_loopback
 from capellini.model.address import RocksAddress
 from capellini.node.config import address_of, listen_of, name_of
 from capellini.node.node import Node
@@ -63,6 +63,8 @@ async def serve(
         node.subscribe(server.see)
         _on_signal(stop)
         announce(server.addresses)
+        if not is_loopback(listen_of(settings)[0]):
+            log.warning("whoever can reach %s can use it: let only those in who may", settings.listen)
         log.info("serving %s on %s", address, ", ".join(server.addresses))
         await stop.wait()
         log.info("stopping")

@@ -78,7 +78,7 @@ class Broker(Service):
         self.random = random
         self.node_name = node_name
         self.events = events or Events(clock)
-        self.max_skew_s = max_skew_s
+        self.max_skew_s = 0.0 if store.alone else max_skew_s  # one process, one clock
         self.catalog = Catalog(store, clock, random)
         self.room = Room()
         self.open_queues: OrderedDict[tuple[str, int], WorkQueue] = OrderedDict()

@@ -58,7 +58,7 @@ class Node:
         await _check_cluster_name(settings, address, clock)
         store = await open_store(address, clock=clock)
         try:
-            broker, maintenance = _service(settings, address, store, clock, chance or random.Random(), sink)
+            broker, maintenance = _service(settings, address, store, clock, chance or random.SystemRandom(), sink)
             node = cls(settings, store, broker, maintenance, clock)
             await node.look()
         except BaseException:
@@ -122,6 +122,9 @@ async def examine(store: Store, max_skew_s: float, draining: bool) -> Condition:
         return Condition(draining, down=error.says)
     except TimeoutError:
         return Condition(draining, down=f"the store did not answer for {CHECK_TIMEOUT_S:g} s")
+    except Exception as error:  # the watch must go on, and tell of it
+        log.exception("the store cannot be looked at")
+        return Condition(draining, down=f"the store cannot be looked at: {error}")
     if abs(skew_s) > max_skew_s:
         says = f"the store's clock is {skew_s:+.3f} s off; {max_skew_s:g} s are allowed: set the clocks right"
         return Condition(draining, skewed=says, skew_s=skew_s)

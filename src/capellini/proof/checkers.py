@@ -15,7 +15,7 @@ from typing import Final
 
 from capellini.model.service import Done, Problem, Put
 from capellini.proof.history import ENDING, Call, History, Violation
-from capellini.proof.lives import DONE, MAYBE, STALE, Held, Life, Lives, lives_of
+from capellini.proof.lives import DONE, MAYBE, NOT, STALE, Held, Life, Lives, lives_of
 from capellini.proof.offers import offered_soon
 
 Checker = Callable[[Lives], list[Violation]]
@@ -93,6 +93,8 @@ def _later(held: Held, other: Held) -> bool:
 def _refused_though_valid(lives: Lives, life: Life, held: Held) -> list[Violation]:
     until_s = held.until_s
     for use in held.uses:
+        if use.how == NOT:
+            continue
         if use.call.over_s >= until_s or use.how == MAYBE:
             break
         if use.how == STALE:

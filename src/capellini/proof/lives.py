@@ -12,13 +12,12 @@ from collections import defaultdict
 
 import msgspec
 
-from capellini.model.errors import Invalid
 from capellini.model.message import Delivery
 from capellini.model.receipts import Receipt, parse_receipt
 from capellini.model.service import Done, Put
 from capellini.proof.history import ENDING, Call, History, Sent
 
-DONE, STALE, MAYBE = "done", "stale", "maybe"
+DONE, STALE, MAYBE, NOT = "done", "stale", "maybe", "not"
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -35,7 +34,7 @@ class Use(msgspec.Struct, frozen=True):
 
     call: Call
     index: int
-    how: str  # done, stale, maybe
+    how: str  # done, stale, maybe, not (surely)
 
     @property
     def op(self) -> str:
@@ -168,17 +167,10 @@ def _puts(lives: Lives, call: Call) -> None:
 
 
 def _how(call: Call, index: int) -> str:
-    if not call.results:
-        return STALE if call.error == "not_found" else MAYBE  # unavailable too: a part of a batch may have been done
-    result = call.results[index]
+    result = call.results[index] if call.results else None
     if isinstance(result, Done):
         return DONE
-    return STALE if result.error in ("stale", "invalid") else MAYBE
-
-
-def known(receipt: str) -> bool:
-    try:
-        parse_receipt(receipt)
-    except Invalid:
-        return False
-    return True
+    error = call.error if result is None else result.error
+    if error in ("stale", "invalid", "not_found"):
+        return STALE
+    return NOT if error in ("unavailable", "overloaded", "full", "paused") else MAYBE

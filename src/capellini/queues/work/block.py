@@ -46,6 +46,10 @@ class Block(msgspec.Struct, frozen=True):
     def end(self) -> int:
         return self.first + self.count
 
+    def bytes_of(self, count: int) -> int:
+        """About how many bytes so many of its messages take."""
+        return len(self.entries) * count // self.count
+
     def read(self) -> list[Entry]:
         return _ENTRIES.decode(self.entries)
 
@@ -123,6 +127,24 @@ def cut(packed: Packed, at: int) -> tuple[Packed, Packed]:
         Packed(at, b"".join(raws[:at]), packed.flags),
         Packed(packed.count - at, b"".join(raws[at:]), packed.flags),
     )
+
+
+def parts_of(packed: Packed, most_bytes: int) -> list[Packed]:
+    """The entries in parts of up to so many bytes; one that is larger by itself is a part of its own."""
+    if len(packed.elements) <= most_bytes or packed.count == 1:
+        return [packed]
+    parts: list[Packed] = []
+    now: list[bytes] = []
+    size = 0
+    for raw in _RAW.decode(array_head(packed.count) + packed.elements):
+        element = bytes(raw)
+        if now and size + len(element) > most_bytes:
+            parts.append(Packed(len(now), b"".join(now), packed.flags))
+            now, size = [], 0
+        now.append(element)
+        size += len(element)
+    parts.append(Packed(len(now), b"".join(now), packed.flags))
+    return parts
 
 
 def tail(packed: Packed) -> Packed:

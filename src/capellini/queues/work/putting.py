@@ -23,7 +23,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from capellini.model.errors import CapelliniError, Overloaded, Unavailable, Unknown
-from capellini.queues.work.block import Block, Packed, block_of, cut, encode, joined, tail
+from capellini.queues.work.block import Block, Packed, block_of, cut, encode, joined, parts_of, tail
 from capellini.queues.work.bucket import voided
 from capellini.queues.work.place import Dropped, Gone, Next, Place
 from capellini.queues.work.runs import FRESH, VOID, Runs, pieces
@@ -339,18 +339,22 @@ def _parts(piece: _Piece, start: int, end: int, never: list[tuple[int, int]]) ->
 
 
 def _rows(group: list[_Piece], now_ms: int) -> list[Block]:
-    """Neighbours as one block, up to a size: one row for many single puts."""
+    """Neighbours as one block, up to a size: one row for many single puts, several for one that is large."""
     rows: list[Block] = []
-    together: list[_Piece] = []
-    size = 0
+    together: list[Packed] = []
+    first = size = 0
     for piece in group:
-        last = together[-1] if together else None
-        if last is not None and (
-            last.first + last.packed.count != piece.first or size + len(piece.packed.elements) > BLOCK_BYTES
-        ):
-            rows.append(block_of(together[0].first, joined([one.packed for one in together]), now_ms))
-            together, size = [], 0
-        together.append(piece)
-        size += len(piece.packed.elements)
-    rows.append(block_of(together[0].first, joined([one.packed for one in together]), now_ms))
+        at = piece.first
+        for part in parts_of(piece.packed, BLOCK_BYTES):
+            if together and (
+                first + sum([one.count for one in together]) != at or size + len(part.elements) > BLOCK_BYTES
+            ):
+                rows.append(block_of(first, joined(together), now_ms))
+                together, size = [], 0
+            if not together:
+                first = at
+            together.append(part)
+            size += len(part.elements)
+            at += part.count
+    rows.append(block_of(first, joined(together), now_ms))
     return rows

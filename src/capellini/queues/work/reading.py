@@ -41,6 +41,7 @@ LOOK_S: Final = 0.04  # between two looks into the store for what other nodes ha
 GAP_MS: Final = 500  # between two looks at a bucket with gaps
 CROWDED_S: Final = 5.0  # how long a refused claim counts as a crowd
 AWAY_S: Final = 1.0  # how long a node keeps away from a bucket where it was refused
+CLAIM_BYTES: Final = 16 * 1024 * 1024  # what one claim hands out at most, but for a message that is larger by itself
 LINGER_S: Final = 0.2  # how long a claim goes on visiting once it has something
 AHEAD: Final = 48  # buckets among which a crowd spreads
 MAX_VISITS: Final = 24  # per claim: bounds how long one claim takes
@@ -75,6 +76,7 @@ class Reading:
         self._away: dict[int, float] = {}
         self._crowded_until_s = 0.0
         self._looked_s: dict[int, float] = {}
+        self._bytes_left = 0  # of the claim under way
         self._exhausted: set[int] = set()  # nothing fresh is left in them
         self._next_read_s = -1e9
         self.buried: list[Buried] = []  # for the queue to carry away
@@ -88,7 +90,8 @@ class Reading:
         visited: set[int] = set()
         left = wanted
         began_s = place.clock.elapsed_s()
-        while left > 0 and len(visited) < MAX_VISITS:
+        self._bytes_left = CLAIM_BYTES
+        while left > 0 and len(visited) < MAX_VISITS and self._bytes_left > 0:
             if taken and place.clock.elapsed_s() - began_s > LINGER_S:
                 break  # somebody waits for what was taken, and its time runs
             bucket = self._choose(pointers, visited)
@@ -350,10 +353,12 @@ class Reading:
         assert runs is not None
         offers: list[Offer] = []
         for run in ready_again(runs, place.now_ms()):
+            if self._bytes_left <= 0:
+                break
             await self._offer_run(base, run, wanted - _size(offers), offers)
         for low, high in fresh(runs, place.size):
             await self._offer_fresh(bucket, base + low, base + high, wanted, offers)
-            if _size(offers) >= wanted:
+            if _size(offers) >= wanted or self._bytes_left <= 0:
                 break
         return offers
 
@@ -366,12 +371,15 @@ class Reading:
                 return
             upto = min(end, block.end)
             offers.append(Offer(id - base, upto - base, 0, self._expires(block)))
+            self._bytes_left -= block.bytes_of(upto - id)
+            if self._bytes_left <= 0:
+                return
             id = upto
 
     async def _offer_fresh(self, bucket: int, id: int, end: int, wanted: int, offers: list[Offer]) -> None:
         place = self._place
         base = bucket * place.size
-        while id < end and _size(offers) < wanted:
+        while id < end and _size(offers) < wanted and self._bytes_left > 0:
             block = place.shelf.holding(id)
             if block is None and self._may_look(bucket, offers):
                 await self._look(bucket, id, wanted)
@@ -385,6 +393,7 @@ class Reading:
                 id = after
                 continue
             upto = min(end, block.end)
+            self._bytes_left -= block.bytes_of(upto - id)
             dues = block.dues_ms()
             if dues is None:
                 offers.append(Offer(id - base, upto - base, 0, self._expires(block)))

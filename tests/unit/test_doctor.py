@@ -1,0 +1,106 @@
+"""The doctor's judgements, and what it finds in real folders and nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.unit.memory_service import MemoryService
+
+from capellini.api.server import Server
+from capellini.cli.main import capellini
+from capellini.model.errors import Invalid
+from capellini.node import checks
+from capellini.node.checks import Finding
+from capellini.node.condition import Condition
+from capellini.node.doctor import examine
+from capellini.store import folder as folders
+
+
+@pytest.mark.parametrize(
+    ("finding", "state"),
+    [
+        (checks.versions(["5.0.2", "5.0.2"]), "ok"),
+        (checks.versions(["5.0.2", "4.1.0"]), "warn"),
+        (checks.versions(["3.11.9"]), "bad"),
+        (checks.replication({"class": "NetworkTopologyStrategy", "dc1": "3"}, {"dc1": 3}), "ok"),
+        (checks.replication({"class": "NetworkTopologyStrategy", "dc1": "3"}, {"dc1": 1}), "bad"),
+        (checks.replication({"class": "SimpleStrategy", "replication_factor": "1"}, {"dc1": 1}), "warn"),
+        (checks.replication(None, {"dc1": 3}), "warn"),
+        (checks.commitlog({"commitlog_sync": "periodic"}), "warn"),
+        (checks.commitlog({"commitlog_sync": "batch"}), "ok"),
+        (checks.commitlog({}), "warn"),
+        (checks.paxos({"paxos_variant": "v1"}), "warn"),
+        (checks.paxos({"paxos_variant": "v2"}), "ok"),
+        (checks.skew([0.01, -0.02]), "ok"),
+        (checks.skew([0.01, -0.2]), "warn"),
+        (checks.skew([0.6, -0.2]), "bad"),
+        (checks.schema([], []), "ok"),
+        (checks.schema(["queues"], []), "warn"),
+        (checks.schema([], ["queues.kind is int"]), "bad"),
+        (checks.room(10 * 1024**3), "ok"),
+        (checks.room(500 * 1024**2), "warn"),
+        (checks.room(1024**2), "bad"),
+        (checks.version_skew("1", "2"), "warn"),
+    ],
+)
+def test_judgements(finding: Finding, state: str) -> None:
+    assert finding.state == state
+    assert finding.says
+    assert bool(finding.do) == (state != "ok")
+
+
+def states(findings: list[Finding]) -> dict[str, str]:
+    return {each.name: each.state for each in findings}
+
+
+async def test_a_folder_that_nobody_uses_yet(tmp_path: Path) -> None:
+    found = await examine(f"rocks:{tmp_path}")
+    assert states(found)["writable"] == states(found)["format"] == states(found)["lock"] == "ok"
+    assert states(await examine(f"rocks:{tmp_path}/none")) == {"folder": "warn"}
+
+
+async def test_a_folder_that_is_in_use_names_its_owner(tmp_path: Path) -> None:
+    import os
+
+    lock = folders.FolderLock(tmp_path)
+    try:
+        says = next(each.says for each in await examine(f"rocks:{tmp_path}") if each.name == "lock")
+    finally:
+        lock.release()
+    assert str(os.getpid()) in says
+
+
+async def test_a_newer_folder_is_bad(tmp_path: Path) -> None:
+    folders.write_format(tmp_path, folders.FORMAT + 1)
+    assert states(await examine(f"rocks:{tmp_path}"))["format"] == "bad"
+
+
+async def test_a_node_well_unready_and_away() -> None:
+    server = Server(MemoryService(), node_name="n1")
+    _, port = await server.listen("127.0.0.1", 0)
+    well = await examine(f"http://127.0.0.1:{port}")
+    assert set(states(well).values()) == {"ok"}
+    assert "n1" in well[0].says
+    server.see(Condition(skewed="the clocks are off", skew_s=2.0))
+    ill = await examine(f"http://127.0.0.1:{port}")
+    assert (states(ill)["ready"], states(ill)["clocks"]) == ("bad", "bad")
+    assert any("the clocks are off" in each.says for each in ill)
+    await server.close(0.1)
+    assert states(await examine(f"http://127.0.0.1:{port}")) == {"reachable": "bad"}
+
+
+async def test_what_is_no_address_is_refused() -> None:
+    with pytest.raises(Invalid):
+        await examine("nonsense")
+
+
+def test_the_command_says_it_for_people_and_programs(tmp_path: Path) -> None:
+    folders.write_format(tmp_path, folders.FORMAT + 1)
+    run = CliRunner().invoke(capellini, ["doctor", f"rocks:{tmp_path}"])
+    assert run.exit_code == 1
+    assert "bad  format:" in run.output
+    run = CliRunner().invoke(capellini, ["doctor", "--json", f"rocks:{tmp_path}/none"])
+    assert run.exit_code == 0
+    assert '"state": "warn"' in run.output

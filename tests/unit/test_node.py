@@ -1,0 +1,100 @@
+"""A node on a real folder: ready, draining, full, skewed; and `serve` from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from capellini.api.serving import serve
+from capellini.model.errors import Full, InUse, Unavailable
+from capellini.model.message import NewMessage
+from capellini.model.service import Put
+from capellini.node.condition import Condition
+from capellini.node.node import Node, examine
+from capellini.node.settings import Settings
+from capellini.store.rocks import RocksStore
+
+PATIENCE_S = 20.0
+
+
+def settings(tmp_path: Path, **more: str) -> Settings:
+    return Settings(store=f"rocks:{tmp_path}/data", listen="127.0.0.1:0", **more)
+
+
+async def test_a_node_is_ready_serves_and_gives_its_folder_back(tmp_path: Path) -> None:
+    node = await Node.open(settings(tmp_path, events=f"file:{tmp_path}/events"))
+    seen: list[Condition] = []
+    node.subscribe(seen.append)
+    await node.service.create("q")
+    assert isinstance((await node.service.put("q", [NewMessage(b"x")]))[0], Put)
+    with pytest.raises(InUse):
+        await Node.open(settings(tmp_path))
+    await node.drain()
+    await node.drain(False)
+    assert [each.draining for each in seen] == [False, True, False]
+    assert seen[0].ready
+    assert seen[1].reasons == ["the node is draining"]
+    await node.close()
+    assert (tmp_path / "events").stat().st_size > 0
+    again = await Node.open(settings(tmp_path))
+    assert [each.name for each in await again.service.queues()] == ["q"]
+    await again.close()
+
+
+class Ill(RocksStore):
+    """A real store whose check says what it is told to."""
+
+    ails: Exception | None = None
+    skew = 0.0
+
+    async def check(self) -> None:
+        if self.ails is not None:
+            raise self.ails
+        await super().check()
+
+    async def skew_s(self) -> float:
+        return self.skew
+
+
+async def test_the_condition_follows_the_store(tmp_path: Path) -> None:
+    from capellini.model.clock import RealClock
+
+    store = await Ill.open(tmp_path / "data", create=True, clock=RealClock())
+    assert isinstance(store, Ill)
+    try:
+        assert (await examine(store, 0.5, False)).ready
+        store.ails = Full("the disk is full")
+        assert (await examine(store, 0.5, False)).full == "the disk is full"
+        store.ails = Unavailable("the store is away")
+        found = await examine(store, 0.5, True)
+        assert (found.down, found.draining, found.ready) == ("the store is away", True, False)
+        store.ails, store.skew = None, -0.6
+        found = await examine(store, 0.5, False)
+        assert "clock" in (found.skewed or "")
+        assert (found.ready, found.skew_s) == (False, -0.6)
+    finally:
+        await store.close()
+
+
+async def test_serve_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    stop, told = asyncio.Event(), asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serve(settings(tmp_path, node="n1"), told.set_result, lambda folder: folder / "s", stop))
+    async with asyncio.timeout(PATIENCE_S):
+        addresses = await told
+        assert addresses[1] == f"unix:{tmp_path}/data/s"
+        answer = await asyncio.to_thread(_read, f"{addresses[0]}/health")
+        assert json.loads(answer) == {"status": "ok", "node": "n1"}
+        assert b"capellini_store_writes_total" in await asyncio.to_thread(_read, f"{addresses[0]}/metrics")
+        stop.set()
+        await task
+    assert not (tmp_path / "data" / "s").exists()
+
+
+def _read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
+        found: bytes = response.read()
+        return found
