@@ -148,14 +148,15 @@ async def _schema(session: Any) -> list[Finding]:
     from capellini.store import cql
     from capellini.store.schema import TABLES
 
-    text = "SELECT column_name, type, kind FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
+    text = "SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
     missing, wrong = [], []
     for table in TABLES:
         rows = await _read(session, text, session.address.keyspace, table.name)
         if not rows:
             missing.append(table.name)
         else:
-            wrong += cql.faults(table, {str(name): (str(type), str(kind)) for name, type, kind in rows})
+            found = {str(name): (str(kind), str(type)) for name, kind, type in rows}
+            wrong += [f"{table.name}: {fault}" for fault in cql.faults(table, found)]
     return [checks.schema(missing, wrong)]
 
 

@@ -103,14 +103,21 @@ class Consumer:
         return await self.get(queue, count, wait_s, visibility_s, patience_s)
 
     async def get(
-        self, queue: str, count: int, wait_s: float, visibility_s: float | None, patience_s: float = PATIENCE_S
+        self,
+        queue: str,
+        count: int,
+        wait_s: float,
+        visibility_s: float | None,
+        patience_s: float = PATIENCE_S,
+        hangs_up: float = 0.5,
     ) -> list[Delivery]:
         call, deliveries = await self._nodes.call(
             self.name,
             "get",
             queue,
             lambda service: service.get(queue, count, wait_s, visibility_s),
-            wait_s + patience_s,
+            patience_s,
+            hangs_up,
             count=count,
             wait_s=wait_s,
         )

@@ -129,9 +129,11 @@ class Nodes:
         queue: str,
         act: Callable[[Service], Awaitable[T]],
         patience_s: float = PATIENCE_S,
+        hangs_up: float = 0.5,
         **asked: Any,
     ) -> tuple[Call, T | None]:
-        """One call through a living node, written down. None: it failed, or is open; the call says which."""
+        """One call through a living node, written down. None: it failed, or is open; the call says which. `hangs_up`:
+        how often a caller whose patience is over is noticed to be gone, so that its call is cancelled."""
         node = self.pick()
         loop, clock = self.world.loop, node.client.clock
         call = self.history.begin(who, node.name, op, queue, loop.time())
@@ -143,7 +145,7 @@ class Nodes:
         call.ahead_s = max(ahead_s, clock.offset_s)
         if not task.done():
             task.add_done_callback(_unheard)
-            if self._chance.random() < 0.5 and not node.client.crashed:
+            if self._chance.random() < hangs_up and not node.client.crashed:
                 task.cancel()  # as when the caller's connection breaks
             return call, None
         call.ended_s = loop.time()

@@ -113,7 +113,8 @@ class _Run:
         self._history.calm_from_s = self._world.loop.time()
         end_s = self._history.calm_from_s + CALM_WORK_S
         waiting = [self._wait(queue, end_s) for queue in self._plan.queues for _ in range(2)]
-        await asyncio.gather(*[one.work(end_s) for one in self._producers], *waiting)
+        leaving = [self._leave(queue, end_s) for queue in self._plan.queues]
+        await asyncio.gather(*[one.work(end_s) for one in self._producers], *waiting, *leaving)
 
     async def _wait(self, queue: str, end_s: float) -> None:
         """A consumer that always waits, so that whatever can be had is had; it gives some back, and forgets some."""
@@ -127,6 +128,14 @@ class _Run:
                 await consumer.nack(queue, receipts, chance.choice((0.0, chance.uniform(0.1, 2.0))))
             else:
                 await consumer.ack(queue, receipts)
+
+    async def _leave(self, queue: str, end_s: float) -> None:
+        """A consumer that hangs up while it waits: what was claimed for it is given back at once."""
+        consumer, chance = Consumer(f"l.{queue}", self.nodes, self._chance, [queue]), self._chance
+        while self._world.loop.time() < end_s:
+            deliveries = await consumer.get(queue, 10, 4.0, 5.0, chance.uniform(0.0, 0.5), hangs_up=1.0)
+            if deliveries:
+                await consumer.ack(queue, [one.receipt for one in deliveries])
 
     async def drain(self) -> None:
         """Take and ack everything, until nothing comes for long enough in any queue."""

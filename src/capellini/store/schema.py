@@ -8,6 +8,8 @@
     keys          (queue, generation, key)                      idempotency keys and moves
     leases        (node)                                        one row per node: incarnation and beat
     assignments   (scope)                       ▸ item          which incarnation owns what, with an epoch
+    counters      (name)                        ▸ expires_at, mutator   shards of a counter; its tally is the last row
+    counter_names (shelf)                       ▸ name          which state each counter has
 
 Columns named in `conditional` are changed by compare-and-set only, all others by plain writes only.
 """
@@ -107,4 +109,22 @@ ASSIGNMENTS: Final = Table(
     conditional=_names(_assignment_columns),
 )
 
-TABLES: Final = (QUEUES, LEFT, MONOTON, POINTERS, BUCKETS, KEYS, LEASES, ASSIGNMENTS)
+COUNTERS: Final = Table(
+    name="counters",
+    doc="Shards of counters by expiry (microseconds since 1970), and as the last row of each counter its tally.",
+    partition=_columns(name=Type.TEXT),
+    clustering=_columns(expires_at=Type.INT, mutator=Type.TEXT),
+    columns=_columns(state=Type.BLOB),
+)
+
+_counter_name_columns = _columns(kind=Type.TEXT, token=Type.TEXT)
+COUNTER_NAMES: Final = Table(
+    name="counter_names",
+    doc="Which state each counter has, fixed at its first use.",
+    partition=_columns(shelf=Type.INT),
+    clustering=_columns(name=Type.TEXT),
+    columns=_counter_name_columns,
+    conditional=_names(_counter_name_columns),
+)
+
+TABLES: Final = (QUEUES, LEFT, MONOTON, POINTERS, BUCKETS, KEYS, LEASES, ASSIGNMENTS, COUNTERS, COUNTER_NAMES)
