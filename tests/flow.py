@@ -7,9 +7,9 @@
 What is true of calls under faults, and kept here:
 - A call whose answer was lost, or whose caller went away, is open: neither done nor failed. The client says Unknown for
   it, also when a repetition finds its receipt stale: such an ack may have been done, so its message may be gone.
-- What was claimed by a get whose answer never arrived is in flight until its visibility ends. So the drain ends when all
-  that was confirmed is accounted for, and is patient for it; only then it looks for what must not come, for longer than
-  anything may be hidden.
+- What was claimed by a get whose answer never arrived is in flight until its visibility ends. So the drain ends when
+  all that was confirmed is accounted for, and is patient for it; only then it looks for what must not come, for longer
+  than anything may be hidden.
 - No moment is awaited by sleeping, and no duration is judged: what is waited for is asked for until a deadline far
   beyond what it takes. The sleeps here are consumers that work, and chance.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -120,7 +121,7 @@ class Server:
 
 
 class Flow:
-    """Producers and consumers on one queue of these servers, until the faults are over and `least` messages were put."""
+    """Producers and consumers on one queue of these servers, until the faults are over and `least` messages are put."""
 
     def __init__(
         self,
@@ -362,5 +363,5 @@ def told(flow: Flow, violations: list[Violation]) -> str:
     lines = [str(one) for one in violations[:SHOWN]]
     if violations:
         name = violations[0].message
-        lines += [line for line in flow.history.lines() if f"{name}#" in line or f"{name} " in line or f"{name}]" in line]
+        lines += [line for line in flow.history.lines() if re.search(rf"\b{re.escape(name)}(?![\w.])", line)]
     return f"{len(violations)} violations\n" + "\n".join(line[:2_000] for line in lines)

@@ -1,4 +1,4 @@
-"""A node on a folder, killed again and again while messages flow: nothing confirmed is lost, nothing acked comes again."""
+"""A node on a folder, killed again and again under load: nothing confirmed is lost, nothing acked comes again."""
 
 from __future__ import annotations
 

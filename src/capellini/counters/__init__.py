@@ -1,1 +1,1 @@
-"""Order-free counters: mutators, shards, tallies and their garbage collection."""
+"""Order-free counters: many mutators, one exact value. Start at service.py; docs/counters.md has the argument."""

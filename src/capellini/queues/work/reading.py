@@ -75,7 +75,7 @@ class Reading:
         self._mine: int | None = None
         self._away: dict[int, float] = {}
         self._crowded_until_s = 0.0
-        self._looked_s: dict[int, float] = {}
+        self._looked_s: dict[tuple[int, bool], float] = {}
         self._bytes_left = 0  # of the claim under way
         self._exhausted: set[int] = set()  # nothing fresh is left in them
         self._next_read_s = -1e9
@@ -347,18 +347,18 @@ class Reading:
         place = self._place
         cell = place.cell(bucket)
         base = bucket * place.size
-        if cell.seen is None:
-            await self._look(bucket, base, wanted)
+        if cell.seen is None:  # what is learned here tells where to look, which may be further on
+            await self._look(bucket, base, (bucket + 1) * place.size, wanted)
         runs = cell.seen
         assert runs is not None
         offers: list[Offer] = []
         for run in ready_again(runs, place.now_ms()):
             if self._bytes_left <= 0:
                 break
-            await self._offer_run(base, run, wanted - _size(offers), offers)
+            await self._offer_run(base, run, wanted - self._ready(offers), offers)
         for low, high in fresh(runs, place.size):
             await self._offer_fresh(bucket, base + low, base + high, wanted, offers)
-            if _size(offers) >= wanted or self._bytes_left <= 0:
+            if self._ready(offers) >= wanted or self._bytes_left <= 0:
                 break
         return offers
 
@@ -379,10 +379,11 @@ class Reading:
     async def _offer_fresh(self, bucket: int, id: int, end: int, wanted: int, offers: list[Offer]) -> None:
         place = self._place
         base = bucket * place.size
-        while id < end and _size(offers) < wanted and self._bytes_left > 0:
+        while id < end and self._ready(offers) < wanted and self._bytes_left > 0:
             block = place.shelf.holding(id)
-            if block is None and self._may_look(bucket, offers):
-                await self._look(bucket, id, wanted)
+            after = place.shelf.after(id)
+            if block is None and self._may_look(bucket, offers, after is not None):
+                await self._look(bucket, id, end if after is None else min(end, after), wanted)
                 block = place.shelf.holding(id)
                 if block is None and not place.shelf.ends_at(id):
                     block = await self._fetch(id)
@@ -405,22 +406,32 @@ class Reading:
                     offers.append(Offer(at - base, at - base + 1, due + skew if due else 0, expires))
             id = upto
 
-    def _may_look(self, bucket: int, offers: list[Offer]) -> bool:
+    def _may_look(self, bucket: int, offers: list[Offer], hole: bool) -> bool:
+        """Is it time to ask the store what others have put? A hole below what is known is asked about less often, and
+        apart: it must not take the turn of what lies above."""
         if offers:
             return False  # something to give is here: what others have put can wait for the next claim
-        return self._place.clock.elapsed_s() - self._looked_s.get(bucket, -1e9) >= LOOK_S
+        now_s = self._place.clock.elapsed_s()
+        if now_s - self._looked_s.get((bucket, hole), -1e9) < (GAP_MS / 1000 if hole else LOOK_S):
+            return False
+        if len(self._looked_s) > 8 * AHEAD:
+            self._looked_s.clear()
+        self._looked_s[bucket, hole] = now_s
+        return True
+
+    def _ready(self, offers: list[Offer]) -> int:
+        """How many of them can be had now."""
+        now_ms = self._place.now_ms()
+        return sum([offer.end - offer.start for offer in offers if offer.due_ms <= now_ms])
 
     def _expires(self, block: Block) -> int:
         ttl_s = self._place.options.ttl_s
         return block.put_at_ms + int(ttl_s * 1000) if ttl_s else NEVER_MS
 
-    async def _look(self, bucket: int, id: int, wanted: int) -> None:
-        """Read blocks from `id` on to the shelf, and the bucket's state with them."""
+    async def _look(self, bucket: int, id: int, end: int, wanted: int) -> None:
+        """Read blocks that begin between `id` and `end` to the shelf, and the bucket's state with them."""
         place = self._place
         cell = place.cell(bucket)
-        if len(self._looked_s) > 4 * AHEAD:
-            self._looked_s.clear()
-        self._looked_s[bucket] = place.clock.elapsed_s()
         rows, found, size = READ_ROWS, 0, 0
         after: int | None = None
         while True:
@@ -431,6 +442,7 @@ class Reading:
                     (*place.partition, bucket),
                     start=(id,) if after is None else None,
                     after=None if after is None else (after,),
+                    end=(end,),
                     limit=rows,
                 )
             )
@@ -477,7 +489,3 @@ def _maybe_fresh(pointers: Pointers, bucket: int) -> bool:
 
 def _same(pointers: Pointers) -> tuple[Pointers, Pointers]:
     return pointers, pointers
-
-
-def _size(offers: list[Offer]) -> int:
-    return sum([offer.end - offer.start for offer in offers])
