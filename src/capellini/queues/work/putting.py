@@ -34,6 +34,7 @@ GROUP_MESSAGES: Final = 10_000  # of one group commit
 GROUP_BYTES: Final = 4 * 1024 * 1024
 GROUPS_AT_ONCE: Final = 2  # one reserves ids while the other writes
 BLOCK_BYTES: Final = 512 * 1024  # a block is a row: kept below what a cluster takes without complaint
+BLOCK_MESSAGES: Final = 64  # of several callers in one block: what is taken in parts is cut, and cutting costs
 WAITING_BYTES: Final = (
     64 * 1024 * 1024
 )  # of puts that wait in this queue; beyond it callers are told to come back later
@@ -346,8 +347,9 @@ def _rows(group: list[_Piece], now_ms: int) -> list[Block]:
     for piece in group:
         at = piece.first
         for part in parts_of(piece.packed, BLOCK_BYTES):
+            count = sum([one.count for one in together])
             if together and (
-                first + sum([one.count for one in together]) != at or size + len(part.elements) > BLOCK_BYTES
+                first + count != at or count + part.count > BLOCK_MESSAGES or size + len(part.elements) > BLOCK_BYTES
             ):
                 rows.append(block_of(first, joined(together), now_ms))
                 together, size = [], 0
