@@ -12,8 +12,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 STORE ?= rocks:data
+SEEDS ?= 200
 
-.PHONY: help setup run java test test-fast test-long check bench bench-peers simulate coverage clean
+.PHONY: help setup run java test test-fast test-long check bench simulate coverage clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -68,14 +69,12 @@ check: setup ## ruff, mypy strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup ## measure this machine
-	$(BIN)/python -m capellini.bench
+bench: setup java ## measure this machine: stores and work queues, with the peers that can be had
+	$(BIN)/capellini bench store
+	$(BIN)/capellini bench work
 
-bench-peers: setup ## measure the peers we compare with, those that are installed
-	$(BIN)/python -m capellini.bench.peers
-
-simulate: setup ## run the seeded simulations
-	$(PYTEST) tests/simulation -q
+simulate: setup ## run the seeded simulations (SEEDS=200)
+	$(BIN)/capellini simulate work --seeds $(SEEDS)
 
 coverage: setup java ## tests with branch coverage; node and client printed apart
 	@rm -f .coverage .coverage.*

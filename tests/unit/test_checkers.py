@@ -1,4 +1,4 @@
-"""The checkers see what they are there to see, and accuse nobody else: each promise with a broken and a kept history."""
+"""The checkers see what they are there to see, and accuse nobody else: each promise broken once and kept once."""
 
 from __future__ import annotations
 

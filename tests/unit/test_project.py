@@ -14,7 +14,7 @@ import capellini
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = (
-    "setup", "run", "test", "test-fast", "test-long", "check", "bench", "bench-peers", "simulate", "coverage", "clean",
+    "setup", "run", "test", "test-fast", "test-long", "check", "bench", "simulate", "coverage", "clean",
 )  # fmt: skip
 PUBLIC = [
     "__version__",

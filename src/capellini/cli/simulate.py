@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import click
 import msgspec
@@ -26,14 +27,12 @@ def simulate(name: str, seeds: int, first: int, seed: int | None, jobs: int, as_
     A run is a function of its seed alone. Exits with 1 when a promise was broken.
     """
     if seed is not None:
-        results = iter([suites.one(name, seed, keep_history=True)])
-    else:
-        results = suites.many(name, range(first, first + seeds), jobs)
-    summary, bad = suites.summed(name, results, lambda one: f"capellini simulate {name} --seed {one}")
-    if seed is not None:
-        history = bad[0].history if bad else suites.one(name, seed, keep_history=True).history
-        for line in history:
+        results = [suites.one(name, seed, keep_history=True)]
+        for line in results[0].history:
             click.echo(line, err=as_json)
+        summary, bad = suites.summed(name, results, _replay(name))
+    else:
+        summary, bad = suites.summed(name, suites.many(name, range(first, first + seeds), jobs), _replay(name))
     for result in bad:
         for violation in result.violations:
             click.echo(f"seed {result.seed}: {violation}", err=True)
@@ -43,6 +42,10 @@ def simulate(name: str, seeds: int, first: int, seed: int | None, jobs: int, as_
         _show(summary)
     if summary.violations:
         sys.exit(1)
+
+
+def _replay(name: str) -> Callable[[int], str]:
+    return lambda seed: f"capellini simulate {name} --seed {seed}"
 
 
 def _show(summary: Summary) -> None:

@@ -69,7 +69,7 @@ def many(name: str, seeds: Iterable[int], jobs: int = 1) -> Iterator[Result]:
 
 
 def summed(name: str, results: Iterable[Result], replay: Callable[[int], str]) -> tuple[Summary, list[Result]]:
-    """All results in one, and those with violations."""
+    """All results in one, and those with violations. The time is that of getting them."""
     began_s = time.perf_counter()
     seeds = violations = messages = 0
     virtual_s = 0.0

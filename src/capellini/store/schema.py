@@ -75,7 +75,7 @@ BUCKETS: Final = Table(
     doc="A run of message ids of a work queue: blocks of messages, and the packed state of all of them.",
     partition=_columns(queue=Type.TEXT, generation=Type.INT, bucket=Type.INT),
     clustering=_columns(first=Type.INT),
-    columns=_columns(count=Type.INT, block=Type.BLOB),
+    columns=_columns(count=Type.INT, delayed=Type.BOOL, block=Type.BLOB),
     statics=_bucket_statics,
     conditional=_names(_bucket_statics),
 )

@@ -70,10 +70,17 @@ class Looking:
         oldest: int | None = None
         for bucket in buckets[:LOOK_BUCKETS]:
             assigned = min(place.size, next - bucket * place.size)
-            runs = (await self.seen(bucket)).runs
+            runs, written, dues = await self._states(bucket)
             for piece in pieces(runs, 0, assigned):
                 size = piece.end - piece.start
-                if piece.kind in UNTAKEN or (piece.kind in (HIDDEN, WAITING) and piece.at_ms <= now_ms):
+                if piece.kind in UNTAKEN:
+                    found = sum(max(0, min(piece.end, high) - max(piece.start, low)) for low, high in written)
+                    waiting = sum(
+                        1 for slot, due_ms in dues.items() if piece.start <= slot < piece.end and due_ms > now_ms
+                    )
+                    ready += found - waiting
+                    delayed += waiting
+                elif piece.kind in (HIDDEN, WAITING) and piece.at_ms <= now_ms:
                     ready += size
                 elif piece.kind == HIDDEN:
                     in_flight += size
@@ -84,6 +91,28 @@ class Looking:
         rest = buckets[LOOK_BUCKETS:]
         ready += sum(min(place.size, next - bucket * place.size) for bucket in rest)
         return Counted(ready, in_flight, delayed, oldest, not rest)
+
+    async def _states(self, bucket: int) -> tuple[Runs, list[tuple[int, int]], dict[int, int]]:
+        """The states of a bucket's messages, the stretches of slots that are written, and when those that were put with
+        a delay are due, by slot."""
+        place = self._place
+        columns = ("count", "delayed", "state")
+        page = await place.store.read(Slice(BUCKETS, (*place.partition, bucket), limit=place.size, columns=columns))
+        state = page.static.get("state")
+        base = bucket * place.size
+        blocks = [block_in(row) for row in page.rows]
+        dues: dict[int, int] = {}
+        for row in page.rows:
+            if row.values.get("delayed"):
+                whole = await place.store.read(Slice(BUCKETS, (*place.partition, bucket), start=row.key, limit=1))
+                block = block_in(whole.rows[0])
+                for slot, due_ms in enumerate(block.dues_ms() or (), block.first - base):
+                    dues[slot] = due_ms
+        return (
+            decode(state) if isinstance(state, bytes) else (),
+            [(block.first - base, block.end - base) for block in blocks],
+            dues,
+        )
 
     async def _oldest(self, bucket: int, runs: Runs, assigned: int) -> int | None:
         base = bucket * self._place.size

@@ -23,11 +23,11 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from capellini.model.errors import CapelliniError, Overloaded, Unavailable, Unknown
-from capellini.queues.work.block import Block, Packed, block_of, cut, encode, joined, parts_of, tail
+from capellini.queues.work.block import DELAYED, Block, Packed, block_of, cut, encode, joined, parts_of, tail
 from capellini.queues.work.bucket import voided
 from capellini.queues.work.place import Dropped, Gone, Next, Place
 from capellini.queues.work.runs import FRESH, VOID, Runs, pieces
-from capellini.store.interface import Batch
+from capellini.store.interface import Batch, Value
 from capellini.store.schema import BUCKETS
 
 GROUP_MESSAGES: Final = 10_000  # of one group commit
@@ -248,7 +248,7 @@ class Putting:
         batch = Batch(
             BUCKETS,
             (*place.partition, bucket),
-            tuple([((block.first,), {"count": block.count, "block": encode(block)}) for block in rows]),
+            tuple([((block.first,), _row(block)) for block in rows]),
         )
         lost = False
         while place.clock.elapsed_s() < deadline_s:
@@ -306,6 +306,10 @@ class Putting:
                 part.call.settle(Unavailable("the store is too slow to confirm puts in time: nothing was put"))
             else:
                 self._queue(part)
+
+
+def _row(block: Block) -> dict[str, Value]:
+    return {"count": block.count, "delayed": bool(block.flags & DELAYED), "block": encode(block)}
 
 
 def _reserved(next: Next, count: int, ahead: int, size: int) -> tuple[Next, tuple[int, int]]:

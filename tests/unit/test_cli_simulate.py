@@ -1,0 +1,51 @@
+"""`capellini simulate`: the object it prints, and its exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from capellini.cli.simulate import simulate
+from capellini.proof import suites
+from capellini.proof.history import Violation
+from capellini.proof.suites import Result
+
+KEYS = ["simulate", "seeds", "violations", "virtual_s", "wall_s", "messages", "faults", "guards", "replay"]
+
+
+def test_a_clean_run_prints_one_object_and_exits_with_0() -> None:
+    done = CliRunner().invoke(simulate, ["store", "--seeds", "2", "--from", "5", "--json"])
+    assert done.exit_code == 0, done.output
+    printed = json.loads(done.stdout)
+    assert list(printed) == KEYS
+    assert (printed["simulate"], printed["seeds"], printed["violations"]) == ("store", 2, 0)
+    assert printed["replay"] is None
+    assert printed["virtual_s"] > 0 and printed["messages"] > 0 and printed["faults"]
+
+
+def test_a_violation_exits_with_1_and_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_at_4(seed: int) -> Result:
+        violations = [Violation(1, "m", "it is lost")] if seed == 4 else []
+        return Result(seed, violations, 1.0, 1, {}, {"guard": 1}, ["what happened"])
+
+    monkeypatch.setattr(suites, "suite", lambda name: broken_at_4)
+    done = CliRunner().invoke(simulate, ["work", "--seeds", "5", "--json"])
+    assert done.exit_code == 1
+    printed = json.loads(done.stdout)
+    assert (printed["violations"], printed["guards"]) == (1, {"guard": 5})
+    assert printed["replay"] == "capellini simulate work --seed 4"
+    assert "seed 4: promise 1: m: it is lost" in done.stderr
+    again = CliRunner().invoke(simulate, ["work", "--seed", "4"])
+    assert again.exit_code == 1
+    assert "what happened" in again.stdout and "capellini simulate work --seed 4" in again.stdout
+
+
+def test_seeds_in_several_processes_give_the_same() -> None:
+    def printed(*jobs: str) -> dict[str, object]:
+        done = CliRunner().invoke(simulate, ["store", "--seeds", "2", "--json", *jobs])
+        assert done.exit_code == 0, done.output
+        return {key: value for key, value in json.loads(done.stdout).items() if key != "wall_s"}
+
+    assert printed("--jobs", "2") == printed()
