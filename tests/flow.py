@@ -64,10 +64,15 @@ def fixed_port() -> int:
 
 
 class Server:
-    """One `capellini serve`. It can be killed, paused, and started again under its name and port."""
+    """One `capellini serve`. It can be killed, paused, and started again under its name and port.
 
-    def __init__(self, name: str, store: str, logs: Path) -> None:
+    A node ends where its store is away at the start. With `supervised` it is then started again, as a supervisor would;
+    without, that it ends is a failure.
+    """
+
+    def __init__(self, name: str, store: str, logs: Path, supervised: bool = False) -> None:
         self.name = name
+        self.supervised = supervised
         self.port = fixed_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = logs / f"{name}.log"
@@ -79,12 +84,12 @@ class Server:
             self._process = subprocess.Popen(self._command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
 
     async def up(self) -> None:
-        """Until it answers. Where the store is away at the start a node ends; as a supervisor would, start it again."""
+        """Until it answers."""
 
         def answers() -> bool:
             assert self._process is not None
             if self._process.poll() is not None:
-                assert self._process.returncode in (0, 1), f"{self.name} ended: {self.tail()}"
+                assert self.supervised, f"{self.name} ended: {self.tail()}"
                 self.start()
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
@@ -92,7 +97,10 @@ class Server:
                 return False
             return True
 
-        await until(answers, f"{self.name} listens")
+        try:
+            await until(answers, f"{self.name} listens")
+        except AssertionError as late:
+            raise AssertionError(f"{late}: {self.tail()}") from None
 
     async def kill(self) -> None:
         if self._process is not None:

@@ -1,4 +1,4 @@
-"""Three nodes on three Cassandra nodes, messages flowing, and one of either kind killed, paused or cut off at a time."""
+"""Three nodes on three Cassandra nodes, messages flowing; of either kind one is killed, paused or cut off at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASSANDRA_PAUSE_S: Final = (1.0, 6.0)  # around a request's time-out, and around
 
 def nodes_on(cluster: LocalCluster, keyspace: str, logs: Path) -> list[Server]:
     store = f"cassandra://{cluster.contact_points()}/{keyspace}?replication=3"
-    return [Server(f"n{number}", store, logs) for number in (1, 2, 3)]
+    return [Server(f"n{number}", store, logs, supervised=True) for number in (1, 2, 3)]
 
 
 async def trouble_of_ours(flow: Flow, chance: random.Random) -> None:

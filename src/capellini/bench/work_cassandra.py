@@ -274,7 +274,7 @@ async def _paxos_writes_per_round(store: Store, session: Any) -> float:
     writes, rounds = await _number(session, PAXOS_WRITES), store.counts.rounds
     for number in range(TRIAL):
         change = Change((), ABSENT, {"id": number, "state": "trial", "token": str(number)})
-        outcome = await store.compare_and_set(Cas(KEYS, ("trial", 0, str(number)), (change,)))
+        outcome = await store.compare_and_set(Cas(KEYS, (f"trial-{time.time_ns()}", 0, str(number)), (change,)))
         if not outcome.applied:
             raise RuntimeError("a compare-and-set on a new row was refused")
     return (await _number(session, PAXOS_WRITES) - writes) / (store.counts.rounds - rounds)

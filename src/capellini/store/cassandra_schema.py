@@ -17,7 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from capellini.model.clock import Clock
-from capellini.model.errors import CannotOpen, StoreError
+from capellini.model.errors import CannotOpen, StoreError, Unavailable
 from capellini.store import cql
 from capellini.store.cassandra_session import Session
 from capellini.store.interface import Level, Table, Type, Value
@@ -29,28 +29,39 @@ OURS: Final = "capellini"  # the key of the version row
 
 # The statements that lead from a version to the next, `{keyspace}` filled in; each harmless to repeat.
 MIGRATIONS: Final[Mapping[int, tuple[str, ...]]] = {}
+ATTEMPTS: Final = 8  # to make sure of the schema; with the pauses some 10 s, as long as a node takes to come back
+PAUSE_S: Final = 1.0
 
 
 async def ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock) -> None:
-    """Raises CannotOpen with what to do."""
-    try:
-        await _ensure_keyspace(session, create)
-        version = await _version(session)
-        if version is not None and version > SCHEMA_VERSION:
-            raise CannotOpen(
-                f"keyspace {session.address.keyspace} has tables of version {version}, and this is a Capellini for "
-                f"version {SCHEMA_VERSION}: use a newer one, or another keyspace"
-            )
-        if version is not None and version < SCHEMA_VERSION:
-            await _migrate(session, version, create)
-        await _ensure_tables(session, (cql.VERSIONS, *tables), create)
-        await _agreement(session, clock)
-        if version is None:
-            await _set_version(session, None, SCHEMA_VERSION)
-    except StoreError as error:
-        raise CannotOpen(f"{session.address} answers, but does not work: {error.says}") from error
+    """Raises CannotOpen with what to do. A cluster that is away for a moment, as when several nodes make the same
+    tables at once, is asked again for a while."""
+    for attempt in range(ATTEMPTS):
+        try:
+            await _ensure(session, tables, create, clock)
+            break
+        except StoreError as error:
+            if attempt + 1 == ATTEMPTS:
+                raise CannotOpen(f"{session.address} answers, but does not work: {error.says}") from error
+            await clock.sleep(PAUSE_S)
     if session.address.username:
         await _probe(session, (cql.VERSIONS, *tables))
+
+
+async def _ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock) -> None:
+    await _ensure_keyspace(session, create)
+    version = await _version(session)
+    if version is not None and version > SCHEMA_VERSION:
+        raise CannotOpen(
+            f"keyspace {session.address.keyspace} has tables of version {version}, and this is a Capellini for "
+            f"version {SCHEMA_VERSION}: use a newer one, or another keyspace"
+        )
+    if version is not None and version < SCHEMA_VERSION:
+        await _migrate(session, version, create)
+    await _ensure_tables(session, (cql.VERSIONS, *tables), create)
+    await _agreement(session, clock)
+    if version is None:
+        await _set_version(session, None, SCHEMA_VERSION)
 
 
 async def _ensure_keyspace(session: Session, create: bool) -> None:
@@ -115,6 +126,8 @@ async def _version(session: Session) -> int | None:
     text = f"SELECT version FROM {cql.place(session.address.keyspace, cql.VERSIONS)} WHERE name = ?"
     try:
         rows = await session.read(text, [OURS], Level.SERIAL)
+    except Unavailable:
+        raise  # for a moment, perhaps
     except StoreError as error:
         raise CannotOpen(f"the tables of keyspace {session.address.keyspace} cannot be read: {error.says}") from error
     return rows[0][0] if rows else None

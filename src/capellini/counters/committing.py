@@ -1,0 +1,129 @@
+"""Group commit: many updates, one write of the latest state.
+
+    update ─▶ state ─▶ waits ─┐
+    update ─▶ state ─▶ waits ─┼─▶ one write of the whole state ─▶ all confirmed     (meanwhile others gather)
+    update ─▶ state ─▶ waits ─┘
+
+One write of a mutator is under way at a time. A write that failed is repeated, with the state as it is by then, until
+patience ends; then the mutator dies and never writes again. So its waiters can be told the truth: Unknown if a write
+may have been done, Unavailable if surely none was, in which case their updates will never count and can be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+from capellini.counters.mutators import Fleet, Mutator, may_confirm, next_stamp
+from capellini.counters.shards import STATE, pack
+from capellini.counters.times import PATIENCE_S
+from capellini.model.clock import Chance, Clock
+from capellini.model.errors import CapelliniError, StoreError, Unavailable, Unknown
+from capellini.store.interface import Batch, Store
+from capellini.store.schema import COUNTERS
+
+PAUSE_S: Final = 0.05  # before a write is repeated, then doubled, with jitter
+MOST_PAUSE_S: Final = 2.0
+
+
+class Committer:
+    def __init__(self, store: Store, clock: Clock, random: Chance, fleet: Fleet, guards: Counter[str]) -> None:
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._fleet = fleet
+        self._guards = guards
+        self.writes = 0
+        self.failed: dict[str, CapelliniError] = {}  # by counter: loose updates that were not confirmed
+        self._busy: set[Mutator] = set()  # with a write under way, also those that take no updates any more
+
+    def confirmed(self, mutator: Mutator) -> asyncio.Future[None]:
+        """Done when all that the mutator has taken so far is durable."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if mutator.dead:
+            future.set_exception(self._gone(mutator))
+            return future
+        mutator.waiting.append((mutator.applied, future))
+        self.begin(mutator)
+        return future
+
+    def begin(self, mutator: Mutator) -> None:
+        if mutator.task is None and not mutator.dead:
+            self._busy.add(mutator)
+            mutator.task = asyncio.get_running_loop().create_task(self._run(mutator))
+
+    def unconfirmed(self) -> list[Mutator]:
+        return [*(one for one in self._fleet if one.dirty and one not in self._busy), *self._busy]
+
+    async def _run(self, mutator: Mutator) -> None:
+        try:
+            while mutator.dirty and not mutator.dead:
+                await self._write(mutator)
+                self._answer(mutator)
+        except BaseException as error:
+            self._die(mutator, error)
+            if not isinstance(error, CapelliniError):
+                raise
+        finally:
+            mutator.task = None
+            self._busy.discard(mutator)
+            self._answer(mutator)
+
+    async def _write(self, mutator: Mutator) -> None:
+        """Once the latest state, repeated until it is confirmed. Raises StoreError when patience ends."""
+        fleet, clock = self._fleet, self._clock
+        give_up_s = clock.elapsed_s() + PATIENCE_S
+        pause_s = PAUSE_S
+        while True:
+            taken = mutator.applied
+            stamp_us = next_stamp(mutator.stamp_us, fleet.now_us(), mutator.expires_us)
+            if stamp_us is None or not may_confirm(fleet.left_us(mutator)):
+                self._guards["write_after_expiry_refused"] += 1
+                raise Unavailable(f"a mutator of counter {mutator.name} expired before its updates were written")
+            mutator.stamp_us = stamp_us
+            row = ((mutator.expires_us, mutator.id), {STATE: pack(mutator.state)})
+            self.writes += 1
+            try:
+                await self._store.write(Batch(COUNTERS, (mutator.name,), (row,), timestamp_us=stamp_us))
+            except StoreError as error:
+                mutator.lost = mutator.lost or not isinstance(error, Unavailable)
+                self._guards["write_repeated"] += 1
+                if clock.elapsed_s() + pause_s > give_up_s:
+                    raise
+            else:
+                if not may_confirm(fleet.left_us(mutator)):
+                    self._guards["confirmation_after_expiry_refused"] += 1
+                    mutator.lost = True
+                    raise Unknown(f"a mutator of counter {mutator.name} expired while its updates were written")
+                mutator.written = taken
+                mutator.lost = False
+                mutator.loose = min(mutator.loose, mutator.applied - taken)
+                return
+            await clock.sleep(self._random.uniform(pause_s / 2, pause_s))
+            pause_s = min(2 * pause_s, MOST_PAUSE_S)
+
+    def _answer(self, mutator: Mutator) -> None:
+        kept = []
+        for wanted, future in mutator.waiting:
+            if future.done():
+                continue
+            if wanted <= mutator.written:
+                future.set_result(None)
+            elif mutator.dead:
+                future.set_exception(self._gone(mutator))
+            else:
+                kept.append((wanted, future))
+        mutator.waiting = kept
+
+    def _die(self, mutator: Mutator, error: BaseException) -> None:
+        mutator.dead = True
+        self._fleet.remove(mutator.name, only=mutator)
+        self._guards["mutator_died_unknown" if mutator.lost else "mutator_died_unwritten"] += 1
+        if mutator.loose or not isinstance(error, CapelliniError):
+            self.failed[mutator.name] = self._gone(mutator)
+
+    def _gone(self, mutator: Mutator) -> StoreError:
+        if mutator.lost:
+            return Unknown(f"updates of counter {mutator.name} were not confirmed: they may count, or not")
+        return Unavailable(f"updates of counter {mutator.name} could not be written: they do not count")

@@ -1,0 +1,404 @@
+"""Counters, as everybody uses them: add, update, read, list, collect.
+
+    add, update ──▶ names (which state) ──▶ mutator (in memory) ──▶ group commit ──▶ shard
+    read        ──▶ one slice: tally and shards ──▶ merged       ──▶ more than one expired? collect, in the background
+    sweep       ──▶ counters by name, each collected if something in it is due
+
+An update returns when it is durable. `add_many` does not wait: what it took is durable when `flush` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from capellini.counters import collecting, reading
+from capellini.counters.collecting import Collected
+from capellini.counters.committing import Committer
+from capellini.counters.mutators import Fleet, Mutator
+from capellini.counters.names import Named, Names
+from capellini.counters.reading import Reading
+from capellini.counters.shards import check_name
+from capellini.counters.states.distinct import Theta
+from capellini.counters.states.interface import LEAST_INT, MOST_INT, Stamp, State, whole_number
+from capellini.counters.states.registry import Registry
+from capellini.counters.states.total import Sum
+from capellini.counters.times import Times, check_times
+from capellini.model.clock import Chance, Clock
+from capellini.model.errors import CapelliniError, Invalid, NotFound, StoreError, Unavailable, Unknown
+from capellini.model.service import Done, Problem
+from capellini.store.interface import Store
+
+MEMORY_BYTES: Final = 64 * 1024 * 1024  # of mutators; beyond it the least recently used go
+MOST_AT_ONCE: Final = 10_000  # updates, or names to read, in one call
+READS_AT_ONCE: Final = 32
+SWEEP_NAMES: Final = 200  # looked at in one sweep
+log: Final = logging.getLogger("capellini.counters")
+
+
+class Update(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """One update, as it is sent: [counter, value] or [counter, value, kind]."""
+
+    counter: str
+    value: Any = 1
+    kind: str = Sum.kind
+
+
+class Figures(msgspec.Struct):
+    """Since this process began."""
+
+    updates: int = 0
+    refused: int = 0  # wrong in themselves
+    writes: int = 0
+    reads: int = 0
+    mutators: int = 0  # born
+    culled: int = 0
+    collections: int = 0
+    collected_shards: int = 0
+    deferred: int = 0  # collections that could not be had
+    deferred_why: str = ""  # the last of them
+    taking: int = 0  # mutators in memory now
+    memory_bytes: int = 0
+
+
+class Counters:
+    """Safe for any number of tasks of one event loop; any number of processes may use the same counters."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        random: Chance,
+        times: Times | None = None,
+        *,
+        registry: Registry | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self.times = check_times(times or Times())
+        self.registry = registry or Registry()
+        self.guards: Counter[str] = Counter()
+        self._figures = Figures()
+        self._names = Names(store, clock, random)
+        self._fleet = Fleet(clock, random, self.times, memory_bytes)
+        self._committer = Committer(store, clock, random, self._fleet, self.guards)
+        self._through_us: dict[str, int] = {}  # the highest seen, by counter
+        self._collecting: dict[str, asyncio.Task[Collected]] = {}
+        self._swept = ""  # where the next sweep goes on
+        self._closed = False
+
+    # ---- updates
+
+    async def add(self, name: str, value: int = 1) -> None:
+        """Add to a sum. Durable when it returns."""
+        await self.update(name, [value], Sum.kind)
+
+    async def update(self, name: str, updates: Sequence[object], kind: str = Sum.kind) -> None:
+        """All of them or, when one is wrong, none. Durable when it returns. Raises Invalid, Conflict, Unavailable (they
+        do not count) or Unknown (they may)."""
+        self._check_open()
+        state = self.registry.state(kind)
+        check_name(name)
+        for one in updates:
+            state.check(one, _NO_STAMP)
+        await self._names.fix(name, kind)
+        if updates:
+            await self._committer.confirmed(self._apply(name, state, updates))
+            self._relieve()
+
+    async def update_many(self, updates: Sequence[Update]) -> list[Done | Problem]:
+        """One result each, in order; bad ones do not keep good ones from counting. Durable when it returns."""
+        self._check_open()
+        if len(updates) > MOST_AT_ONCE:
+            raise Invalid(f"at most {MOST_AT_ONCE} updates go in one call, not {len(updates)}")
+        results: list[Done | Problem] = [_DONE] * len(updates)
+        groups: dict[tuple[str, str], list[int]] = {}
+        for at, one in enumerate(updates):
+            groups.setdefault((one.counter, one.kind), []).append(at)
+        waiting = []
+        for (name, kind), places in groups.items():
+            try:
+                taken = await self._take(name, kind, updates, places, results)
+            except CapelliniError as error:
+                self._refuse(places, error, results)
+                continue
+            if taken is not None:
+                waiting.append((taken, places))
+        for (mutator, good), _ in waiting:
+            try:
+                await mutator
+            except CapelliniError as error:
+                self._refuse(good, error, results)
+        self._relieve()
+        return results
+
+    async def _take(
+        self, name: str, kind: str, updates: Sequence[Update], places: list[int], results: list[Done | Problem]
+    ) -> tuple[asyncio.Future[None], list[int]] | None:
+        """Those of one counter; the future of their confirmation, and which they are."""
+        state = self.registry.state(kind)
+        good = []
+        if state is Sum:  # nearly always: without a call each
+            for at in places:
+                value = updates[at].value
+                if type(value) is int and LEAST_INT <= value <= MOST_INT:
+                    good.append(at)
+                else:
+                    self._refuse_one(at, state, value, results)
+        else:
+            for at in places:
+                self._refuse_one(at, state, updates[at].value, results)
+                if results[at] is _DONE:
+                    good.append(at)
+        check_name(name)
+        if not good:
+            return None
+        if self._names.known.get(name) != kind:
+            await self._names.fix(name, kind)
+        if state is Sum:
+            mutator = self._mutator(name, state)
+            mutator.state.apply(sum([updates[at].value for at in good]))
+            self._took(mutator, len(good))
+        else:
+            mutator = self._apply(name, state, [updates[at].value for at in good])
+        return self._committer.confirmed(mutator), good
+
+    def _refuse_one(self, at: int, state: type[State], value: object, results: list[Done | Problem]) -> None:
+        try:
+            state.check(value, _NO_STAMP)
+        except Invalid as error:
+            self._refuse([at], error, results)
+
+    def _refuse(self, places: list[int], error: CapelliniError, results: list[Done | Problem]) -> None:
+        if isinstance(error, Invalid):
+            self._figures.refused += len(places)
+        problem = Problem.of(error)
+        for at in places:
+            if results[at] is _DONE:
+                results[at] = problem
+
+    async def add_many(self, updates: Iterable[tuple[str, int]]) -> int:
+        """Add to sums, without waiting: durable when `flush` returns. All of them or, when one is wrong, none."""
+        self._check_open()
+        totals: dict[str, int] = {}
+        get = totals.get
+        count = 0
+        for name, value in updates:
+            if type(value) is not int or not LEAST_INT <= value <= MOST_INT:
+                whole_number(value, Sum.kind)
+            totals[name] = get(name, 0) + value
+            count += 1
+        known = self._names.known
+        for name in totals:
+            if known.get(name) != Sum.kind:
+                await self._names.fix(check_name(name), Sum.kind)
+        for name, total in totals.items():
+            mutator = self._mutator(name, Sum)
+            mutator.state.apply(total)
+            mutator.loose += 1
+            self._took(mutator, 1)
+        self._figures.updates += count - len(totals)
+        self._relieve()
+        if self._fleet.full:  # all that is there is unconfirmed: whoever adds waits
+            await self._confirm_all()
+            self._relieve()
+        return count
+
+    async def flush(self) -> None:
+        """All that `add_many` took is durable, or an error says which counters are not: Unavailable when none of it
+        counts, else Unknown."""
+        good = await self._confirm_all()
+        failed, self._committer.failed = self._committer.failed, {}
+        if failed:
+            says = f"not confirmed: {', '.join(sorted(failed)[:20])}"
+            if good or any(not isinstance(error, Unavailable) for error in failed.values()):
+                raise Unknown(f"updates of some counters may not count; {says}")
+            raise Unavailable(f"updates could not be written, and do not count; {says}")
+
+    async def _confirm_all(self) -> int:
+        waiting = [self._committer.confirmed(mutator) for mutator in self._committer.unconfirmed()]
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, CapelliniError):
+                raise answer
+        return sum(answer is None for answer in answers)
+
+    def _apply(self, name: str, state: type[State], updates: Sequence[object]) -> Mutator:
+        mutator = self._mutator(name, state)
+        for one in updates:
+            mutator.state.apply(state.check(one, self._fleet.stamp(mutator)))
+        self._took(mutator, len(updates))
+        return mutator
+
+    def _took(self, mutator: Mutator, count: int) -> None:
+        mutator.applied += count
+        self._figures.updates += count
+        self._fleet.used(mutator)
+
+    def _mutator(self, name: str, state: type[State]) -> Mutator:
+        """One that takes updates now: the one there is, or a new one."""
+        found = self._fleet.find(name)
+        if found is not None:
+            return found
+        made, before = self._fleet.make(name, state)
+        self._figures.mutators += 1
+        if before is not None and not before.dead:
+            self.guards["update_refused_by_old_mutator"] += 1
+            if before.dirty:
+                self._committer.begin(before)
+            else:
+                before.dead = True
+        return made
+
+    def _relieve(self) -> None:
+        gone = self._fleet.cull()
+        if gone:
+            self._figures.culled += gone
+            self.guards["culled"] += gone
+
+    # ---- reading
+
+    async def read(self, name: str, sketch: bool = False) -> Reading:
+        """Raises NotFound, Invalid (a state that is not installed), StoreError (a stored state is damaged)."""
+        self._check_open()
+        state, seen, total = await self._total(name)
+        found = reading.expired(seen, self._cutoff_us())
+        if found > 1:
+            self._collect_later(name)
+        raw = total.encode() if sketch and not state.exact else None
+        shards = len(seen.shards)
+        return Reading(name, state.kind, total.value(), shards, found, seen.tally.through_us / 1e6, raw)
+
+    async def _total(self, name: str) -> tuple[type[State], reading.Seen, State]:
+        state = await self._state_of(name)
+        seen = await reading.look(self._store, name, self._through_us.get(name, 0))
+        self._figures.reads += 1
+        self._through_us[name] = max(seen.tally.through_us, self._through_us.get(name, 0))
+        if seen.ignored:
+            self.guards["collected_shard_ignored"] += 1
+        return state, seen, reading.merged(seen, state, name)
+
+    async def _state_of(self, name: str) -> type[State]:
+        kind = await self._names.kind_of(check_name(name))
+        if kind is None:
+            raise NotFound(f"there is no counter {name}: it begins with its first update")
+        return self.registry.state(kind)
+
+    async def read_many(self, names: Sequence[str], sketch: bool = False) -> list[Reading | Problem]:
+        """One result each, in order: one that cannot be read keeps none of the others back."""
+        self._check_open()
+        if len(names) > MOST_AT_ONCE:
+            raise Invalid(f"at most {MOST_AT_ONCE} counters are read in one call, not {len(names)}")
+        turns = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def one(name: str) -> Reading | Problem:
+            async with turns:
+                try:
+                    return await self.read(name, sketch)
+                except CapelliniError as error:
+                    return Problem.of(error)
+
+        return list(await asyncio.gather(*(one(name) for name in names)))
+
+    async def intersection(self, names: Sequence[str]) -> dict[str, float]:
+        """How many different elements all of these theta counters have seen."""
+        self._check_open()
+        if not 2 <= len(names) <= READS_AT_ONCE:
+            raise Invalid(f"2 to {READS_AT_ONCE} theta counters are intersected, not {len(names)}")
+        totals = []
+        for name in names:
+            state, _, total = await self._total(name)
+            if not isinstance(total, Theta):
+                raise Invalid(f"counter {name} is a {state.kind}: only theta counters can be intersected")
+            totals.append(total)
+        found = totals[0]
+        for total in totals[1:]:
+            found = found.intersect(total)
+        return found.value()
+
+    async def list(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[Named]:
+        """By name."""
+        self._check_open()
+        return await self._names.listed(prefix, after, limit)
+
+    # ---- collecting
+
+    async def collect(self, name: str) -> Collected:
+        """Merge what is final into the tally. Never raises what the store says: see `Collected.deferred`."""
+        self._check_open()
+        state = await self._state_of(name)
+        return await self._collect(name, state)
+
+    async def _collect(self, name: str, state: type[State]) -> Collected:
+        done = await collecting.collect(self._store, self._clock, name, state, self.times, self.guards)
+        figures = self._figures
+        figures.collections += 1
+        figures.collected_shards += done.shards
+        if done.deferred:
+            figures.deferred += 1
+            figures.deferred_why = f"{name}: {done.deferred}"
+            log.info("collecting counter %s is deferred: %s", name, done.deferred)
+        return done
+
+    def _collect_later(self, name: str) -> None:
+        if name in self._collecting or self._closed:
+            return
+        task = asyncio.get_running_loop().create_task(self.collect(name))
+        self._collecting[name] = task
+        task.add_done_callback(lambda done: self._collected(name, done))
+
+    def _collected(self, name: str, task: asyncio.Task[Collected]) -> None:
+        self._collecting.pop(name, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("collecting counter %s failed: %s", name, error)
+
+    async def sweep(self, limit: int = SWEEP_NAMES) -> int:
+        """Look at the next counters by name, and collect those where something is due. How many shards went."""
+        self._check_open()
+        names = await self._names.listed(after=self._swept, limit=limit)
+        self._swept = names[-1].name if len(names) == limit else ""
+        gone = 0
+        for one in names:
+            now_us = int(self._clock.now_s() * 1e6)
+            try:
+                if await collecting.due(self._store, one.name, self._through_us.get(one.name, 0), self.times, now_us):
+                    gone += (await self._collect(one.name, self.registry.state(one.kind))).shards
+            except (StoreError, Invalid) as error:  # a state that is not installed here, or a store that is away
+                log.info("sweeping counter %s goes on later: %s", one.name, error)
+        return gone
+
+    def _cutoff_us(self) -> int:
+        return collecting.cutoff_us(int(self._clock.now_s() * 1e6), self.times)
+
+    # ---- the rest
+
+    def figures(self) -> Figures:
+        return msgspec.structs.replace(
+            self._figures,
+            writes=self._committer.writes,
+            taking=len(self._fleet),
+            memory_bytes=self._fleet.bytes,
+        )
+
+    async def close(self) -> None:
+        """Confirm what was taken. Raises as `flush` does."""
+        self._closed = True
+        tasks = list(self._collecting.values())
+        for task in tasks:
+            task.cancel()  # a collection that stops anywhere does no harm
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.flush()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("these counters are closed")
+
+
+_DONE: Final = Done()
+_NO_STAMP: Final = Stamp(1, "")
