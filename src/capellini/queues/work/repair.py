@@ -21,7 +21,7 @@ from capellini.queues.work import pointers as pointing
 from capellini.queues.work.block import Block
 from capellini.queues.work.bucket import standing, voided
 from capellini.queues.work.place import MARKER_TTL_S, Dropped, Place, marker_out
-from capellini.queues.work.pointers import DONE, DROPPED, GAPS
+from capellini.queues.work.pointers import DONE, DROPPED, GAPS, Pointers
 from capellini.queues.work.reading import Reading, block_in
 from capellini.queues.work.runs import FRESH, VOID, Runs, pieces
 from capellini.store.interface import Cas, Change, Slice
@@ -29,6 +29,7 @@ from capellini.store.schema import BUCKETS
 
 MOST_PER_STEP: Final = 64  # buckets dropped or repaired in one step: a node does other things too
 PAGE_ROWS: Final = 64
+DROP_ATTEMPTS: Final = 4  # each is refused only by a change that came first
 LOOK_AFTER_MS: Final = (
     2_000  # a listed bucket whose time is so long over was visited by nobody: nobody gets from this queue
 )
@@ -107,30 +108,43 @@ class Repair:
     async def _drop(self, bucket: int) -> None:
         """Drop a bucket in which everything is finished, if that is still true when it happens."""
         place = self._place
-        cell = place.cell(bucket)
-        partition = (*place.partition, bucket)
         try:
-            page = await place.store.read(Slice(BUCKETS, partition, limit=0))
-            cell.learn(page.static)
-            runs = cell.seen
-            assert runs is not None
-            if not standing(runs, place.size).finished:
+            runs = await place.cell(bucket).read()
+            stands = standing(runs, place.size)
+            if not stands.finished:
                 place.guards["bucket not finished after all"] += 1
-                stands = standing(runs, place.size)
                 await place.pointers.change(lambda now: (pointing.reopened(now, bucket, stands.next_ms), None))
                 return
-            before, name = text_of(page.static, TOKEN), new_name(place.random)
-            voids = tuple((run.start, run.end) for run in runs if run.kind == VOID)
-            change = Change(None, {TOKEN: before}, {"dropped": marker_out(voids), TOKEN: follow(before, name)})
-            cas = Cas(BUCKETS, partition, (change,), drop=True, ttl_s=MARKER_TTL_S)
-            outcome = await settle_named(place.store, place.clock, cas, None, before, name)
-            cell.forget()
-            if not outcome.applied:
+            if not await self._drop_if(bucket, finished=True):
                 return  # something changed meanwhile: next time
             place.guards["bucket dropped"] += 1
         except Dropped:
             place.guards["bucket was dropped before"] += 1
         await self._reading.dropped(bucket)
+
+    async def _drop_if(self, bucket: int, finished: bool) -> bool:
+        """Drop the bucket as it was read, leaving the marker; `finished`: only if all in it is. A drop that is refused
+        has learned why: another change, perhaps one whose sender died long ago, came first. False: not dropped."""
+        place = self._place
+        partition = (*place.partition, bucket)
+        values = (await place.store.read(Slice(BUCKETS, partition, limit=0))).static
+        for _ in range(DROP_ATTEMPTS):
+            cell = place.cell(bucket)
+            cell.learn(values)
+            runs = cell.seen
+            assert runs is not None
+            if finished and not standing(runs, place.size).finished:
+                return False
+            before, name = text_of(values, TOKEN), new_name(place.random)
+            voids = tuple((run.start, run.end) for run in runs if run.kind == VOID)
+            change = Change(None, {TOKEN: before}, {"dropped": marker_out(voids), TOKEN: follow(before, name)})
+            cas = Cas(BUCKETS, partition, (change,), drop=True, ttl_s=MARKER_TTL_S)
+            outcome = await settle_named(place.store, place.clock, cas, None, before, name)
+            cell.forget()
+            if outcome.applied:
+                return True
+            values = outcome.rows.get(None, {})
+        return False
 
     async def clear(self) -> bool:
         """Drop all buckets of a generation that is over; True when nothing is left. Its monoton row stays, closed."""
@@ -138,31 +152,24 @@ class Repair:
         pointers = await place.pointers.read()
         next = await place.monoton.read()
         last = (next.id - 1) // place.size if next.id else -1
-        cleared = 0
-        for bucket in [*sorted(pointers.listed), *range(pointers.reader, last + 1)]:
-            entry = pointers.listed.get(bucket)
-            if entry is not None and entry.kind == DROPPED:
-                continue
-            if cleared >= MOST_PER_STEP:
+        left = [*sorted(pointers.listed), *range(pointers.reader, last + 1)]
+        todo = [bucket for bucket in dict.fromkeys(left) if not _is_dropped(pointers, bucket)]
+        cleared = [await self._clear_bucket(bucket) for bucket in todo[:MOST_PER_STEP]]
+        return all(cleared) and len(todo) <= MOST_PER_STEP
+
+    async def _clear_bucket(self, bucket: int) -> bool:
+        try:
+            if not await self._drop_if(bucket, finished=False):
                 return False
-            await self._clear_bucket(bucket)
-            cleared += 1
+        except Dropped:
+            self._place.guards["bucket was dropped before"] += 1
+        await self._reading.dropped(bucket)
         return True
 
-    async def _clear_bucket(self, bucket: int) -> None:
-        place = self._place
-        partition = (*place.partition, bucket)
-        try:
-            page = await place.store.read(Slice(BUCKETS, partition, limit=0))
-            place.cell(bucket).learn(page.static)
-            before, name = text_of(page.static, TOKEN), new_name(place.random)
-            change = Change(None, {TOKEN: before}, {"dropped": marker_out(()), TOKEN: follow(before, name)})
-            cas = Cas(BUCKETS, partition, (change,), drop=True, ttl_s=MARKER_TTL_S)
-            await settle_named(place.store, place.clock, cas, None, before, name)
-            place.cell(bucket).forget()
-        except Dropped:
-            place.guards["bucket was dropped before"] += 1
-        await self._reading.dropped(bucket)
+
+def _is_dropped(pointers: Pointers, bucket: int) -> bool:
+    entry = pointers.listed.get(bucket)
+    return entry is not None and entry.kind == DROPPED
 
 
 def _gaps(runs: Runs, written: list[Block], base: int, size: int) -> list[tuple[int, int]]:
