@@ -28,7 +28,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from capellini import AsyncClient, CapelliniError, Delivery, Done, NewMessage, Problem, Put, connect_async
+from capellini import (
+    AsyncClient,
+    CapelliniError,
+    Delivery,
+    Done,
+    NewMessage,
+    Problem,
+    Put,
+    Unavailable,
+    Unknown,
+    connect_async,
+)
 from capellini.proof.checkers import check
 from capellini.proof.history import Call, History, Sent, Violation
 
@@ -89,7 +100,8 @@ class Server:
         def answers() -> bool:
             assert self._process is not None
             if self._process.poll() is not None:
-                assert self.supervised, f"{self.name} ended: {self.tail()}"
+                refused = self._process.returncode in (1, 2)  # what it says when it cannot start
+                assert self.supervised and refused, f"{self.name} ended: {self.tail()}"
                 self.start()
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
@@ -114,6 +126,10 @@ class Server:
     def resume(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-2_000:]
@@ -146,7 +162,6 @@ class Flow:
         self.chance = random.Random(seed)
         self.history = History(epoch_s=time.time())
         self.queue = "jobs"
-        self.options = {"visibility_s": visibility_s, "bucket_size": 100, "repair_after_s": 10.0}
         self.visibility_s = visibility_s
         self.pause_s = pause_s  # of a producer between two puts, on average
         self.batch = batch
@@ -167,14 +182,17 @@ class Flow:
 
     async def run(self, faults: Callable[[Flow], Awaitable[None]]) -> list[Violation]:
         """All violations. The servers are started here, and killed at the end."""
+        # With one node all wait for it; with several nobody is to hang at a dead one while the others are idle.
+        patience_s = 30.0 if len(self.servers) == 1 else 1.0
         try:
             for server in self.servers:
                 server.start()
-                self._patient[server.name] = connect_async(server.url, patience_s=60.0, request_timeout_s=60.0)
+                self._patient[server.name] = connect_async(server.url, patience_s=patience_s)
                 self._hasty[server.name] = connect_async(server.url, patience_s=0.0, request_timeout_s=10.0)
             await asyncio.gather(*[server.up() for server in self.servers])
-            await self._patient[self.servers[0].name].create_queue(self.queue, **self.options)
+            await self._create()
             await self._work(faults)
+            self.history.broken += [f"{one.name} ended: {one.tail()}" for one in self.servers if not one.running]
             await asyncio.gather(*[server.up() for server in self.servers])
             await self._drain()
         finally:
@@ -195,6 +213,15 @@ class Flow:
                 await faults(self)
                 self._faults_over = True
             self._put_over = True
+
+    async def _create(self) -> None:
+        client, end_s = self._patient[self.servers[0].name], time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                await client.create_queue(self.queue, visibility_s=self.visibility_s, bucket_size=100)
+                return
+            except (Unavailable, Unknown):
+                assert time.monotonic() < end_s, "the queue cannot be created"
 
     async def answers(self, count: int) -> None:
         """Until so many more calls were answered: the nodes are at work."""
@@ -219,7 +246,7 @@ class Flow:
             await asyncio.sleep(POLL_S)  # a caller that is refused at once does not spin
             return call, None
         call.ended_s = self._now_s()
-        self.answered += 1
+        self.answered += not _unheard(answer)
         return call, answer
 
     def _now_s(self) -> float:
@@ -325,7 +352,7 @@ class Flow:
             seconds = chance.choice((0.0, chance.uniform(0.1, MOST_DELAY_S)))
             work = client.nack_many(self.queue, receipts, seconds)
         else:
-            seconds = chance.uniform(0.5, 2 * self.visibility_s)
+            seconds = chance.uniform(0.5, self.visibility_s)
             work = client.extend_many(self.queue, receipts, seconds)
         all_seconds = tuple(seconds for _ in receipts) if op != "ack" else ()
         call, results = await self.call(
@@ -347,7 +374,7 @@ class Flow:
     async def _drain(self) -> None:
         """Take and ack until all that was confirmed is accounted for; then look for what should not be there."""
         chance = random.Random(self.chance.random())
-        hidden_s = 2 * self.visibility_s + MOST_DELAY_S + 2 * self.history.max_skew_s
+        hidden_s = max(self.visibility_s, MOST_DELAY_S) + 2 * self.history.max_skew_s
         came_s = time.monotonic()
         while time.monotonic() - came_s < (DEADLINE_S if self._confirmed - self._acked else hidden_s):
             server = chance.choice(self.servers)
@@ -359,6 +386,15 @@ class Flow:
                 call.results = results or []
                 self._note(call)
         self.history.drained = True
+
+
+def _unheard(answer: object) -> bool:
+    """No node answered this: the client says so for each item."""
+    return (
+        isinstance(answer, list)
+        and bool(answer)
+        and all(isinstance(one, Problem) and one.error in (Unavailable.name, Unknown.name) for one in answer)
+    )
 
 
 def _cut_s(chance: random.Random) -> float | None:

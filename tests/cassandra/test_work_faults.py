@@ -61,14 +61,15 @@ async def trouble_of_theirs(flow: Flow, chance: random.Random, cluster: LocalClu
             await asyncio.to_thread(cluster.resume, number)
 
 
-async def troubled(cluster: LocalCluster, servers: list[Server], seed: int, least: int, pause_s: float) -> None:
-    flow = Flow(servers, seed, least, visibility_s=6.0, pause_s=pause_s)
+async def troubled(cluster: LocalCluster, servers: list[Server], seed: int, least: int, endless: bool) -> None:
+    """One round of trouble, or `endless`: one after the other until so many messages were put."""
+    flow = Flow(servers, seed, least, visibility_s=6.0, pause_s=0.05 if endless else 0.15)
     ours, theirs = random.Random(f"ours/{seed}"), random.Random(f"theirs/{seed}")
 
     async def faults(flow: Flow) -> None:
         while True:
             await asyncio.gather(trouble_of_ours(flow, ours), trouble_of_theirs(flow, theirs, cluster))
-            if flow.put >= least:
+            if not endless or flow.put >= least:
                 return
 
     violations = await flow.run(faults)
@@ -79,7 +80,7 @@ async def troubled(cluster: LocalCluster, servers: list[Server], seed: int, leas
 async def test_killed_and_paused_nodes_lose_nothing(
     broken_cluster: LocalCluster, fresh_keyspace: str, tmp_path: Path
 ) -> None:
-    await troubled(broken_cluster, nodes_on(broken_cluster, fresh_keyspace, tmp_path), 1, 2_000, pause_s=0.2)
+    await troubled(broken_cluster, nodes_on(broken_cluster, fresh_keyspace, tmp_path), 1, 2_000, endless=False)
 
 
 @pytest.mark.long
@@ -87,7 +88,7 @@ async def test_fifty_thousand_messages_and_trouble_without_end_lose_nothing(
     broken_cluster: LocalCluster, fresh_keyspace: str, tmp_path: Path
 ) -> None:
     servers = nodes_on(broken_cluster, f"{fresh_keyspace}_l"[:48], tmp_path)
-    await troubled(broken_cluster, servers, 2, 50_000, pause_s=0.05)
+    await troubled(broken_cluster, servers, 2, 50_000, endless=True)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Find seeds at which each planted bug is found and the code without it is clean; writes `planted_seeds.json`.
 
-python -m tests.simulation.find_plants [--upto 300] [NAME ...]
+python -m tests.simulation.find_plants [--upto 300] [--wanted 2] [NAME ...]
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import json
 from tests.simulation.planted import PLANTS, SEEDS, Plant, planted
 
 from capellini.proof.suites import one
-
-WANTED = 2  # seeds per plant: one may shift
 
 
 def found_at(plant: Plant, seed: int) -> bool:
@@ -27,9 +25,11 @@ def found_at(plant: Plant, seed: int) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--upto", type=int, default=300)
+    parser.add_argument("--wanted", type=int, default=2, help="seeds per plant: more outlive more changes of the code")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     known = json.loads(SEEDS.read_text()) if SEEDS.exists() else {}
+    known = {plant.name: known.get(plant.name, []) for plant in PLANTS}
     clean: dict[int, bool] = {}
     for plant in PLANTS:
         if arguments.names and plant.name not in arguments.names:
@@ -41,7 +41,7 @@ def main() -> None:
                     clean[seed] = not one("work", seed).violations
                 if clean[seed]:
                     seeds.append(seed)
-                if len(seeds) == WANTED:
+                if len(seeds) == arguments.wanted:
                     break
         print(plant.name, seeds or "NOT FOUND", flush=True)
         known[plant.name] = seeds

@@ -209,11 +209,6 @@ def unwritten_id_of_a_key_not_voided(patch: Patch) -> None:
     patch(keyed, "_void", looked_only)
 
 
-@plants(1)
-def ids_taken_ahead_used_for_ever(patch: Patch) -> None:
-    patch(putting, "AHEAD_S", 1e9)
-
-
 # The list and repair
 
 
@@ -223,14 +218,6 @@ def hint_not_lowered_on_nack(patch: Patch) -> None:
         return None
 
     patch(queue.WorkQueue, "_visible_earlier", nothing)
-
-
-@plants(10)
-def hint_raised_without_verifying(patch: Patch) -> None:
-    async def nothing(self: Any, *args: Any) -> None:
-        return None
-
-    patch(reading.Reading, "_verify", nothing)
 
 
 @plants(1, 8, 10)
@@ -315,6 +302,11 @@ def claim_without_a_waiter_not_released(patch: Patch) -> None:
 @plants(3, 4, 11)
 def name_cached_for_long(patch: Patch) -> None:
     patch(catalog, "CACHE_S", 60.0)
+
+
+@plants(1, 3, 4, 11)
+def generation_ended_without_waiting_for_the_caches(patch: Patch) -> None:
+    patch(catalog, "SETTLE_S", 0.0)
 
 
 @plants(1, 11)

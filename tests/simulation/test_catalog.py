@@ -420,12 +420,12 @@ def test_what_is_left_is_named_once_it_is_over_everywhere_and_until_it_is_cleare
 def test_a_crash_anywhere_in_a_deletion_leaves_a_live_queue_or_one_that_is_cleared(seed: int) -> None:
     ends: Counter[str] = Counter()
 
-    async def crashing(seed: int) -> None:
+    async def crashing(at: int) -> None:
         world = World()
         a, b = await catalogs_of(world, "a", "b")
         await a.create("jobs")
         world.clients[0].spawn(a.delete("jobs"))
-        await asyncio.sleep(world.random.uniform(0, 0.02))
+        await asyncio.sleep(world.random.uniform(at * 0.002, (at + 1) * 0.002))  # from at once to after all of it
         world.clients[0].crash()
         await asyncio.sleep(5)
         left = await b.leftovers()
@@ -444,5 +444,5 @@ def test_a_crash_anywhere_in_a_deletion_leaves_a_live_queue_or_one_that_is_clear
         assert await cell.change(_reserve) is None
 
     for at in range(10):
-        simulate(crashing(seed * 10 + at), seed * 10 + at)
+        simulate(crashing(at), seed * 10 + at)
     assert ends["lives"] and ends["over"], ends

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from capellini.model.errors import Invalid, TooLarge
 from capellini.store import checks
+from capellini.store.cassandra import compile_whole
 from capellini.store.checks import MAX_TTL_S, check_batch, check_cas, check_drop, check_partitions, check_slice
 from capellini.store.interface import (
     ABSENT,
@@ -31,6 +32,7 @@ from capellini.store.interface import (
     Table,
     Type,
 )
+from capellini.store.layout import Plan
 from capellini.store.schema import TABLES
 
 
@@ -233,3 +235,79 @@ def test_whatever_comes_is_refused_with_a_sentence_or_taken(what: Any, place: in
     except Invalid as refused:
         says = refused.says
     assert says is None or len(says) > 10
+
+
+# ---- the usual batch in one pass
+
+WHOLE = {
+    Type.TEXT.value: "ü",
+    Type.BLOB.value: b"x",
+    Type.INT.value: 1,
+    Type.DOUBLE.value: 0.5,
+    Type.BOOL.value: True,
+    Type.TIMEUUID.value: MOMENT,
+}
+KEYS: dict[Type, tuple[Any, Any]] = {
+    Type.TEXT: ("a", "b"),
+    Type.BLOB: (b"a", b"b"),
+    Type.INT: (-1, 1),
+    Type.TIMEUUID: (MOMENT, uuid1()),
+}
+
+
+def one_pass(of: Table, rows: Any) -> tuple[bool, bool]:
+    """Whether the stores take the rows in one pass: the embedded one, and the one on Cassandra."""
+    put: list[tuple[object, ...]] = []
+    plan = Plan(of, 1)
+    taken = plan.put_whole(rows, lambda *row: put.append(row), b"base", None, 5, 0)
+    if taken:
+        assert put == [(b"base" + plan.keys.encode(key), plan.rows.whole(values, 5, 0), None) for key, values in rows]
+    made = compile_whole(of)(rows, "prepared", 0, ("p",))
+    if made is not None:
+        expected = [("prepared", [0, *(values[c.name] for c in of.columns), "p", *key]) for key, values in rows]
+        assert made[0] == expected and made[1] >= len(rows)
+    return taken, made is not None
+
+
+@pytest.mark.parametrize("kinds", [(), *((kind,) for kind in KEYS), (Type.INT, Type.INT), (Type.TEXT, Type.TIMEUUID)])
+def test_whole_rows_are_taken_in_one_pass_in_any_order(kinds: tuple[Type, ...]) -> None:
+    low, high = (tuple(KEYS[kind][at] for kind in kinds) for at in (0, 1))
+    rows = ((low, WHOLE), (high, dict(reversed(WHOLE.items())))) if kinds else ((low, WHOLE),)
+    assert one_pass(table(*kinds), rows) == one_pass(table(*kinds), rows[::-1]) == (True, True)
+    assert one_pass(table(*kinds), (rows[0], rows[0])) == (False, False)
+
+
+@pytest.mark.parametrize("key", [5, (), (1, 2), [1], ("x",), (True,), (2**63,), (None,)])
+def test_one_pass_takes_no_key_that_the_checks_refuse(key: Any) -> None:
+    with pytest.raises(Invalid):
+        check_batch(Batch(PLAIN, ("p",), ((key, WHOLE),)))
+    assert one_pass(PLAIN, ((key, WHOLE),)) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Type.TEXT, "\ud800"),
+        (Type.TEXT, b"x"),
+        (Type.BLOB, bytearray(b"x")),
+        (Type.BLOB, bytes(MAX_VALUE_BYTES + 1)),
+        (Type.INT, True),
+        (Type.INT, 2**63),
+        (Type.DOUBLE, 1),
+        (Type.DOUBLE, float("nan")),
+        (Type.BOOL, 1),
+        (Type.TIMEUUID, uuid4()),
+    ],
+)
+def test_one_pass_takes_no_value_that_the_checks_refuse(kind: Type, value: Any) -> None:
+    rows: Any = (((1,), {**WHOLE, kind.value: value}),)
+    with pytest.raises(Invalid):
+        check_batch(Batch(PLAIN, ("p",), rows))
+    assert one_pass(PLAIN, rows) == (False, False)
+
+
+def test_one_pass_leaves_rows_in_pieces_to_the_careful_way() -> None:
+    part = {Type.INT.value: 1}
+    for values in (part, {**WHOLE, Type.INT.value: None}, {**WHOLE, "other": 1}, {}):
+        assert one_pass(PLAIN, (((1,), values),)) == (False, False)
+    assert one_pass(GUARDED, (((1,), WHOLE),)) == (False, False)

@@ -46,7 +46,7 @@ def test_operation_ids_are_unique_and_path_parameters_declared(made: dict[str, A
     assert len({each["operationId"] for _, each in operations}) == len(operations)
     for path, each in operations:
         named = {one["name"] for one in each.get("parameters", []) if one["in"] == "path"}
-        assert named == {name for name in ("name", "id") if "{" + name + "}" in path}
+        assert named == {name for name in ("name", "id", "counter") if "{" + name + "}" in path}
         assert each["responses"]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -76,11 +78,26 @@ async def test_a_store_is_there_again_when_opened_again(tmp_path: Path) -> None:
     await second.close()
 
 
-async def test_a_newer_format_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    await (await opened(tmp_path)).close()
-    folders.write_format(tmp_path, folders.FORMAT + 1)
-    with pytest.raises(CannotOpen, match=f"format {folders.FORMAT + 1}.*newer"):
-        await opened(tmp_path)
+async def test_a_newer_format_is_refused_in_one_sentence_and_left_as_it_is(tmp_path: Path) -> None:
+    folder, newer = tmp_path / "s", f"format {folders.FORMAT + 1}.*newer"
+    store = await opened(folder)
+    await store.write(Batch(PLAIN, ("p",), (row(1),)))
+    await store.close()
+    folders.write_format(folder, folders.FORMAT + 1)
+    before = listing(folder)
+    with pytest.raises(CannotOpen, match=newer):
+        await opened(folder)
+    with pytest.raises(CannotOpen, match=newer):
+        await RocksStore.open_secondary(folder, tmp_path / "scratch", clock=RealClock())
+    assert listing(folder) == before
+    folders.write_format(folder)
+    again = await opened(folder)
+    assert await keys(again) == [1]
+    await again.close()
+
+
+def listing(folder: Path) -> list[tuple[str, int]]:
+    return sorted((str(path), path.stat().st_size) for path in folder.rglob("*"))
 
 
 async def test_a_damaged_format_file_is_refused(tmp_path: Path) -> None:
@@ -114,6 +131,95 @@ async def test_files_foreign_folders_and_missing_ones_are_refused(tmp_path: Path
     with pytest.raises(CannotOpen, match="does not exist"):
         await RocksStore.open(tmp_path / "none", create=False, clock=RealClock())
     assert sorted(os.listdir(tmp_path)) == ["file"]
+
+
+async def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(CannotOpen, match="cannot be made: Not a directory"):
+        await opened(tmp_path / "file" / "s")
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+async def test_a_file_where_the_data_should_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / folders.DATA_FOLDER).write_text("kept")
+    for _ in range(2):  # the second time too: the first released its lock
+        with pytest.raises(CannotOpen, match="cannot be opened"):
+            await opened(tmp_path)
+    assert (tmp_path / folders.DATA_FOLDER).read_text() == "kept"
+
+
+# Opens a folder as a user who is not root: nothing is unwritable for root. Imports come first, since that user may not
+# be able to read them.
+AS_NOBODY = """
+import asyncio, os, pickle, sys  # pickle: RocksDB's binding imports it when it opens
+from pathlib import Path
+from capellini.model.clock import RealClock
+from capellini.model.errors import CannotOpen
+from capellini.store.rocks import RocksStore
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+for _ in range(2):
+    try:
+        asyncio.run(RocksStore.open(Path(sys.argv[1]), clock=RealClock()))
+    except CannotOpen as error:
+        print(error)
+    else:
+        print("opened")
+"""
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A folder that every user can enter; those of pytest are its user's alone."""
+    with tempfile.TemporaryDirectory(prefix="capellini-test-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def opened_by_nobody(folder: Path) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", AS_NOBODY, str(folder)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("unwritable", "says"),
+    [
+        (".", "not writable for this user"),
+        (folders.LOCK_FILE, "Permission denied; make it writable for this user"),
+        (folders.DATA_FOLDER, "cannot be opened: .*Permission denied"),
+    ],
+)
+async def test_an_unwritable_folder_is_refused_and_left_as_it_is(open_to_all: Path, unwritable: str, says: str) -> None:
+    folder = open_to_all / "s"
+    store = await opened(folder)
+    await store.write(Batch(PLAIN, ("p",), (row(1),)))
+    await store.close()
+    everything = [folder, *folder.rglob("*")]
+    for path in everything:
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    part = folder / unwritable
+    for path in [part, *part.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = listing(folder)
+    answers = await asyncio.to_thread(opened_by_nobody, folder)
+    assert len(answers) == 2 and all(re.search(says, answer) for answer in answers), answers
+    assert listing(folder) == before
+    for path in everything:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    again = await opened(folder)
+    assert await keys(again) == [1]
+    await again.close()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(open_to_all: Path) -> None:
+    open_to_all.chmod(0o555)
+    answers = opened_by_nobody(open_to_all / "s")
+    open_to_all.chmod(0o755)
+    assert answers == [f"{open_to_all / 's'} cannot be made: Permission denied"] * 2
+    assert not (open_to_all / "s").exists()
 
 
 async def test_a_folder_that_lost_its_data_is_not_taken_for_a_new_one(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_a_run_does_not_depend_on_how_python_hashes() -> None:
 
 def test_a_busy_world_does_its_work() -> None:
     done = measure(30.0, seed=5)
-    assert done.operations > 8 * 30 / 0.06 and done.failed == 0 and done.faults == {}
+    assert 8 * 30 / 0.11 < done.operations < 8 * 30 / 0.09 and done.failed == 0 and done.faults == {}
 
 
 # ---- levels
@@ -666,7 +666,8 @@ def test_calm_ends_all_faults() -> None:
             await client.spawn(client.store.write(row(k, k, level=Level.ALL)))
             assert await value(client.store, k, Level.ALL) == k
         await asyncio.sleep(10_000)
-        later = {kind: count for kind, count in world.faults.items() if not kind.startswith("late_cas_")}
+        ended = ("late_cas_", "limbo_cas_")  # how what was begun before the calm turned out: no new faults
+        later = {kind: count for kind, count in world.faults.items() if not kind.startswith(ended)}
         assert later == {kind: happened[kind] for kind in later}
         return sum(happened.values())
 

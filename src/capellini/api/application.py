@@ -23,6 +23,7 @@ from capellini.api.problems import problem, response_of
 from capellini.api.router import Router
 from capellini.api.routes import ROUTES
 from capellini.api.wire import UnsupportedMedia, packed
+from capellini.counters.shards import check_name as check_counter
 from capellini.model.errors import CapelliniError
 from capellini.model.options import check_name
 
@@ -43,7 +44,7 @@ class Application:
         self.now_s = 0.0
         self.common_head = b""
         self.connections: set[Connection] = set()
-        self._router = Router(ROUTES, {"name": check_name})
+        self._router = Router(ROUTES, {"name": check_name, "counter": check_counter})
         self._good_hosts: set[bytes] = set()
         self._debug = log.isEnabledFor(logging.DEBUG)
 

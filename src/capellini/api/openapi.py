@@ -11,6 +11,7 @@ from capellini import __version__
 from capellini.api import wire
 from capellini.api.router import Kind, Route
 from capellini.api.routes import Listed, Results, Text
+from capellini.counters.shards import NAME as COUNTER_NAME
 from capellini.model import options
 from capellini.model.service import Problem
 
@@ -18,7 +19,7 @@ _TYPE: Final = {int: "integer", float: "number", str: "string"}
 _REFUSALS: Final = {
     400: "The request is wrong; nothing was changed.",
     403: "A page of another site may not ask this.",
-    404: "There is no such queue.",
+    404: "There is no such queue, message or counter.",
     408: "The request did not arrive in time.",
     409: "Exists with other options, changed meanwhile, stale, or paused.",
     413: "Something is larger than its limit.",
@@ -136,6 +137,8 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
         schema: dict[str, Any] = {"type": "string"}
         if name == "name":
             schema["pattern"] = f"^{options.NAME.pattern}$"
+        if name == "counter":
+            schema["pattern"] = f"^{COUNTER_NAME.pattern}$"
         found.append({"name": name, "in": "path", "required": True, "schema": schema})
     return found
 

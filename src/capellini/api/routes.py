@@ -7,11 +7,13 @@ from typing import Final
 
 import msgspec
 
-from capellini.api import messages, queues, system, wire
+from capellini.api import counters, messages, queues, system, wire
 from capellini.api.router import Kind, Route
+from capellini.model import counters as counting
 from capellini.model import service
 
 QUEUE: Final = "/v1/queues/{name}"
+COUNTER: Final = "/v1/counters/{counter}"
 PACKED_ONLY: Final = ("application/msgpack",)
 PLAIN: Final = ("application/json",)
 
@@ -98,4 +100,21 @@ ROUTES: Final = (
           takes=queues.MoveRepair, gives=service.PointersView, body_needed=True),
     Route("GET", f"{QUEUE}/debug/messages/{{id}}", Kind.READ, queues.message, "Where one message is",
           gives=service.MessageView),
+    # counters
+    Route("GET", "/v1/counters", Kind.READ, counters.list_all, "Counters by name",
+          query=counters.CounterList, gives=Listed("counters", counting.Named)),
+    Route("GET", COUNTER, Kind.READ, counters.read, "The value of a counter",
+          query=counters.ReadQuery, gives=counting.Reading),
+    Route("POST", COUNTER, Kind.PUT, counters.update, "Update a counter; its first update decides its kind",
+          takes=counters.OneUpdate, gives=counting.Counted),
+    Route("POST", f"{COUNTER}/gc", Kind.CHANGE, counters.collect, "Merge expired shards into the tally",
+          gives=counting.Collected),
+    Route("POST", "/v1/counter-updates", Kind.PUT, counters.update_many,
+          "Update counters: an array of [counter, value] or [counter, value, kind]",
+          takes=counters.Updates, gives=Results(counting.Counted), body_needed=True),
+    Route("POST", "/v1/counter-reads", Kind.READ, counters.read_many, "The values of several counters",
+          takes=counters.Reads, gives=Results(counting.Reading), body_needed=True),
+    Route("POST", "/v1/counter-intersection", Kind.READ, counters.intersect,
+          "How many different elements all of these theta counters have seen",
+          takes=counters.Intersect, gives=counters.Estimate, body_needed=True),
 )  # fmt: skip

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from capellini.api.application import ANY_HOST, Application
 from capellini.api.context import Context, Drain
+from capellini.api.counters import CounterMetrics
 from capellini.api.gate import Gate
 from capellini.api.http import connection_factory
 from capellini.api.limits import Limits
@@ -57,6 +58,7 @@ class Server:
         limits = limits or Limits()
         self.gate = Gate(limits)
         self._metrics = Metrics(self.gate, registry, store_counts, lambda: len(self._application.connections))
+        self._metrics.registry.register(CounterMetrics(service))
         self._context = Context(service, self.gate, self._metrics, drain or self._drain_itself, node_name)
         self._context.document = msgspec.json.encode(document(ROUTES))
         self._application = Application(self._context, limits, hosts)

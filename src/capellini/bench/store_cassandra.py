@@ -23,6 +23,7 @@ from capellini.local import processes
 from capellini.local.cluster import LocalCluster
 from capellini.local.errors import ClusterError
 from capellini.model.address import CassandraAddress
+from capellini.model.errors import CapelliniError
 from capellini.store.cassandra import CassandraStore
 from capellini.store.interface import ABSENT, Batch, Cas, Change, Column, Store, Table, Type
 
@@ -76,8 +77,12 @@ async def _measure(host: str, scale: Scale, wanted: list[str]) -> list[Figure]:
         made: list[Figure] = []
         for name in wanted:
             measure = _writes if name == "store.cassandra.write_b100_vs_bare" else _rounds
-            value, detail = await measure(store, session, scale)
-            made.append(judge(name, value, detail))
+            try:
+                value, detail = await measure(store, session, scale)
+            except (CapelliniError, acsylla.errors.CassException) as error:  # the other figure may still be had
+                made.append(unmeasured(name, f"{type(error).__name__}: {error}"))
+            else:
+                made.append(judge(name, value, detail))
         return made
     finally:
         if session is not None:

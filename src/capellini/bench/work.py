@@ -4,6 +4,8 @@
     work.simulated.*    eight nodes on one queue against one       (work_nodes.py)
     work.cost_*         cost in old and full queues                (work_cost.py)
     work.rocks.*        beside PostgreSQL, Redis and beanstalkd    (work_peers.py)
+
+Only the parts that the wanted figures need are run.
 """
 
 from __future__ import annotations

@@ -87,10 +87,10 @@ async def _compare(scale: Scale, history: int, consumed: bool) -> tuple[float, D
         for turn in range(scale.turns + 1):
             queue = f"new{turn}"
             await new.create(queue)
-            first, second = await _cost(new, queue, scale.messages), await _cost(old, OLD, scale.messages)
+            costs = await _cost(new, queue, scale.messages), await _cost(old, OLD, scale.messages)
             if turn:  # the first one warms both up
-                news.append(first)
-                olds.append(second)
+                news.append(costs[0])
+                olds.append(costs[1])
         ended_mb = memory_mb()
     requests = median(o.requests / n.requests for o, n in zip(olds, news, strict=True))
     cpu = median(o.cpu_us / n.cpu_us for o, n in zip(olds, news, strict=True))

@@ -89,7 +89,8 @@ async def apart(brokers: Sequence[Broker], queue: str, messages: int, batch: int
     async def consume(broker: Broker) -> None:
         nonlocal acked
         while acked < messages:
-            acked += await _take_and_ack(broker, queue, batch)
+            count = await _take_and_ack(broker, queue, batch)  # not `acked += await ...`: others add meanwhile
+            acked += count
 
     await asyncio.gather(*(produce(one) for one in brokers), *(consume(one) for one in brokers))
 

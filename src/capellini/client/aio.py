@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from capellini.client.codecs import Codec, raw_body
 from capellini.client.consuming import POLL_S, Consumer, Plan, steady
+from capellini.client.counting import RelayedCounters
 from capellini.client.lanes import Acks, Puts, delay_ms, item_bytes
 from capellini.client.messages import Held, Origin, unpacker
 from capellini.client.patient import PatientService
@@ -78,6 +79,7 @@ class AsyncClient(Generic[T]):
         self._chance = chance or random.Random()
         self._puts = Puts(service)
         self._acks = Acks(service)
+        self.counters = RelayedCounters(service)
 
     # Queues
 

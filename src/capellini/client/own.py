@@ -18,6 +18,7 @@ from capellini.model.clock import RealClock
 from capellini.model.errors import Unavailable
 from capellini.model.service import Service
 from capellini.node.broker import Broker
+from capellini.node.counting import CounterKeeper
 from capellini.node.maintenance import Maintenance
 from capellini.store.interface import Store
 from capellini.store.opening import open_store
@@ -33,6 +34,8 @@ class OwnNode:
         self.store = store
         self.broker = broker
         self._maintenance = maintenance
+        self._keeper = CounterKeeper(store, RealClock(), random.Random())
+        broker.counters = self._keeper.counters
         self._maintaining = False
         self._later: asyncio.TimerHandle | None = None
 
@@ -54,11 +57,13 @@ class OwnNode:
     def _maintain(self) -> None:
         self._maintaining = True
         self._maintenance.start()
+        self._keeper.start()
 
     async def close(self) -> None:
         if self._later is not None:
             self._later.cancel()
         try:
+            await self._keeper.stop()
             if self._maintaining:
                 await self._maintenance.stop()
             await self.broker.close()

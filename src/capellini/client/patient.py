@@ -66,6 +66,13 @@ RULES: Final[dict[str, Rule]] = {
 }
 
 
+COUNTER_RULES: Final[dict[str, Rule]] = {
+    "counter_update": Rule.SURELY,  # a sum would count twice
+    "counter_read": Rule.FREELY,
+    "counter_collect": Rule.FREELY,
+}
+
+
 class Patience(msgspec.Struct, frozen=True):
     total_s: float = 30.0  # from the first attempt on; a node restarts in less
     first_s: float = 0.05
@@ -80,7 +87,7 @@ class Patience(msgspec.Struct, frozen=True):
     def rule(self, operation: str) -> Rule:
         if self.retry_unknown_puts and operation in ("put", "put_block"):
             return Rule.FREELY
-        return RULES[operation]
+        return COUNTER_RULES.get(operation) or RULES[operation]
 
 
 def may_repeat(rule: Rule, error: CapelliniError) -> bool:

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from capellini.client.counting import RemoteCounters
 from capellini.client.transport import MSGPACK, Response, Transport
 from capellini.model.errors import CapelliniError, Invalid, TooLarge, Unavailable, Unknown, from_name
 from capellini.model.message import Delivery, NewMessage, Peeked
@@ -73,6 +74,7 @@ _OF_HTTP: Final[dict[str, type[CapelliniError]]] = {  # names that only HTTP has
 class RemoteService(Service):
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self.counters = RemoteCounters(self, read)
 
     async def _ask(
         self, method: str, path: str, content: object = None, *, raw: bytes | None = None, wait_s: float = 0.0

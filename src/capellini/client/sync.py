@@ -21,6 +21,7 @@ import uvloop
 
 from capellini.client.aio import AsyncClient
 from capellini.client.consuming import POLL_S, Plan, steady
+from capellini.client.counting import WaitingCounters
 from capellini.client.messages import Held, Origin, unpacker
 from capellini.model.errors import Unavailable
 
@@ -104,6 +105,7 @@ class Client(Generic[T]):
     def __init__(self, make: Callable[[], AsyncClient[T]]) -> None:
         self._thread = _Loop()
         self._inner = make()
+        self.counters = WaitingCounters(self._inner.counters, self._run)
         self._closed = False
         _open.add(self)
 

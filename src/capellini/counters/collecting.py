@@ -38,6 +38,7 @@ from capellini.counters.shards import (
 from capellini.counters.states.interface import State
 from capellini.counters.times import Times
 from capellini.model.clock import Clock
+from capellini.model.counters import Collected
 from capellini.model.errors import StoreError, Unknown
 from capellini.store.interface import MAX_VALUE_BYTES, Batch, Key, Level, Slice, Store
 from capellini.store.schema import COUNTERS
@@ -45,16 +46,6 @@ from capellini.store.schema import COUNTERS
 PAGE_ROWS: Final = 500  # shards in memory at a time
 MOST_STARTS: Final = 5  # then others are collecting it: good enough
 MOST_TALLY_BYTES: Final = MAX_VALUE_BYTES // 2  # a larger one is not made: its shards stay
-
-
-class Collected(msgspec.Struct, frozen=True):
-    """`deferred`: why nothing was collected though something could have been; empty: nothing was in the way."""
-
-    name: str
-    shards: int
-    through: float  # seconds since 1970
-    starts: int = 1
-    deferred: str = ""
 
 
 class Gathered(msgspec.Struct):

@@ -41,6 +41,7 @@ class Committer:
     def confirmed(self, mutator: Mutator) -> asyncio.Future[None]:
         """Done when all that the mutator has taken so far is durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_heard)
         if mutator.dead:
             future.set_exception(self._gone(mutator))
             return future
@@ -127,3 +128,9 @@ class Committer:
         if mutator.lost:
             return Unknown(f"updates of counter {mutator.name} were not confirmed: they may count, or not")
         return Unavailable(f"updates of counter {mutator.name} could not be written: they do not count")
+
+
+def _heard(future: asyncio.Future[None]) -> None:
+    """Its caller may have gone away: then nobody else asks how it ended."""
+    if not future.cancelled():
+        future.exception()

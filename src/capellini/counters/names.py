@@ -9,22 +9,15 @@ import heapq
 import zlib
 from typing import Final
 
-import msgspec
-
 from capellini.counters.shards import check_name
 from capellini.model.clock import Chance, Clock
+from capellini.model.counters import MOST_LISTED, Named
 from capellini.model.errors import Conflict, Invalid
 from capellini.store.interface import ABSENT, Cas, Change, Level, Outcome, Slice, Store, settle
 from capellini.store.schema import COUNTER_NAMES
 
 SHELVES: Final = 8
-MOST_LISTED: Final = 10_000
 TOKEN_BITS: Final = 64
-
-
-class Named(msgspec.Struct, frozen=True):
-    name: str
-    kind: str
 
 
 def shelf_of(name: str) -> int:

@@ -16,7 +16,7 @@ Slices start at the highest `through` this process has seen: below lies nothing 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -26,18 +26,6 @@ from capellini.store.interface import Key, Level, Row, Slice, Store
 from capellini.store.schema import COUNTERS
 
 SLICE_ROWS: Final = 20_000  # in one read; more shards than any counter should have
-
-
-class Reading(msgspec.Struct, frozen=True):
-    """A counter at one time. `expired`: shards that could be collected."""
-
-    name: str
-    kind: str
-    value: Any
-    shards: int
-    expired: int
-    through: float  # seconds since 1970; 0: nothing was collected yet
-    sketch: bytes | None = None  # of sketches, in the form of Apache DataSketches; only when asked for
 
 
 class Seen(msgspec.Struct, frozen=True):

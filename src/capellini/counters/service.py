@@ -13,16 +13,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from capellini.counters import collecting, reading
-from capellini.counters.collecting import Collected
 from capellini.counters.committing import Committer
 from capellini.counters.mutators import Fleet, Mutator
-from capellini.counters.names import Named, Names
-from capellini.counters.reading import Reading
+from capellini.counters.names import Names
 from capellini.counters.shards import check_name
 from capellini.counters.states.distinct import Theta
 from capellini.counters.states.interface import LEAST_INT, MOST_INT, Stamp, State, whole_number
@@ -30,43 +28,28 @@ from capellini.counters.states.registry import Registry
 from capellini.counters.states.total import Sum
 from capellini.counters.times import Times, check_times
 from capellini.model.clock import Chance, Clock
+from capellini.model.counters import (
+    MOST_AT_ONCE,
+    MOST_INTERSECTED,
+    Collected,
+    Counted,
+    CounterFigures,
+    CounterService,
+    Named,
+    Reading,
+    Update,
+)
 from capellini.model.errors import CapelliniError, Invalid, NotFound, StoreError, Unavailable, Unknown
-from capellini.model.service import Done, Problem
+from capellini.model.service import Problem
 from capellini.store.interface import Store
 
 MEMORY_BYTES: Final = 64 * 1024 * 1024  # of mutators; beyond it the least recently used go
-MOST_AT_ONCE: Final = 10_000  # updates, or names to read, in one call
 READS_AT_ONCE: Final = 32
 SWEEP_NAMES: Final = 200  # looked at in one sweep
 log: Final = logging.getLogger("capellini.counters")
 
 
-class Update(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """One update, as it is sent: [counter, value] or [counter, value, kind]."""
-
-    counter: str
-    value: Any = 1
-    kind: str = Sum.kind
-
-
-class Figures(msgspec.Struct):
-    """Since this process began."""
-
-    updates: int = 0
-    refused: int = 0  # wrong in themselves
-    writes: int = 0
-    reads: int = 0
-    mutators: int = 0  # born
-    culled: int = 0
-    collections: int = 0
-    collected_shards: int = 0
-    deferred: int = 0  # collections that could not be had
-    deferred_why: str = ""  # the last of them
-    taking: int = 0  # mutators in memory now
-    memory_bytes: int = 0
-
-
-class Counters:
+class Counters(CounterService):
     """Safe for any number of tasks of one event loop; any number of processes may use the same counters."""
 
     def __init__(
@@ -84,7 +67,7 @@ class Counters:
         self.times = check_times(times or Times())
         self.registry = registry or Registry()
         self.guards: Counter[str] = Counter()
-        self._figures = Figures()
+        self._figures = CounterFigures()
         self._names = Names(store, clock, random)
         self._fleet = Fleet(clock, random, self.times, memory_bytes)
         self._committer = Committer(store, clock, random, self._fleet, self.guards)
@@ -112,16 +95,16 @@ class Counters:
             await self._committer.confirmed(self._apply(name, state, updates))
             self._relieve()
 
-    async def update_many(self, updates: Sequence[Update]) -> list[Done | Problem]:
+    async def update_many(self, updates: Sequence[Update]) -> list[Counted | Problem]:
         """One result each, in order; bad ones do not keep good ones from counting. Durable when it returns."""
         self._check_open()
         if len(updates) > MOST_AT_ONCE:
             raise Invalid(f"at most {MOST_AT_ONCE} updates go in one call, not {len(updates)}")
-        results: list[Done | Problem] = [_DONE] * len(updates)
+        results: list[Counted | Problem] = [_COUNTED] * len(updates)
         groups: dict[tuple[str, str], list[int]] = {}
         for at, one in enumerate(updates):
             groups.setdefault((one.counter, one.kind), []).append(at)
-        waiting = []
+        waiting: list[tuple[asyncio.Future[None], list[int]]] = []
         for (name, kind), places in groups.items():
             try:
                 taken = await self._take(name, kind, updates, places, results)
@@ -129,17 +112,17 @@ class Counters:
                 self._refuse(places, error, results)
                 continue
             if taken is not None:
-                waiting.append((taken, places))
-        for (mutator, good), _ in waiting:
+                waiting.append(taken)
+        for confirmed, good in waiting:
             try:
-                await mutator
+                await confirmed
             except CapelliniError as error:
                 self._refuse(good, error, results)
         self._relieve()
         return results
 
     async def _take(
-        self, name: str, kind: str, updates: Sequence[Update], places: list[int], results: list[Done | Problem]
+        self, name: str, kind: str, updates: Sequence[Update], places: list[int], results: list[Counted | Problem]
     ) -> tuple[asyncio.Future[None], list[int]] | None:
         """Those of one counter; the future of their confirmation, and which they are."""
         state = self.registry.state(kind)
@@ -154,7 +137,7 @@ class Counters:
         else:
             for at in places:
                 self._refuse_one(at, state, updates[at].value, results)
-                if results[at] is _DONE:
+                if results[at] is _COUNTED:
                     good.append(at)
         check_name(name)
         if not good:
@@ -169,18 +152,18 @@ class Counters:
             mutator = self._apply(name, state, [updates[at].value for at in good])
         return self._committer.confirmed(mutator), good
 
-    def _refuse_one(self, at: int, state: type[State], value: object, results: list[Done | Problem]) -> None:
+    def _refuse_one(self, at: int, state: type[State], value: object, results: list[Counted | Problem]) -> None:
         try:
             state.check(value, _NO_STAMP)
         except Invalid as error:
             self._refuse([at], error, results)
 
-    def _refuse(self, places: list[int], error: CapelliniError, results: list[Done | Problem]) -> None:
+    def _refuse(self, places: list[int], error: CapelliniError, results: list[Counted | Problem]) -> None:
         if isinstance(error, Invalid):
             self._figures.refused += len(places)
         problem = Problem.of(error)
         for at in places:
-            if results[at] is _DONE:
+            if results[at] is _COUNTED:
                 results[at] = problem
 
     async def add_many(self, updates: Iterable[tuple[str, int]]) -> int:
@@ -309,8 +292,8 @@ class Counters:
     async def intersection(self, names: Sequence[str]) -> dict[str, float]:
         """How many different elements all of these theta counters have seen."""
         self._check_open()
-        if not 2 <= len(names) <= READS_AT_ONCE:
-            raise Invalid(f"2 to {READS_AT_ONCE} theta counters are intersected, not {len(names)}")
+        if not 2 <= len(names) <= MOST_INTERSECTED:
+            raise Invalid(f"2 to {MOST_INTERSECTED} theta counters are intersected, not {len(names)}")
         totals = []
         for name in names:
             state, _, total = await self._total(name)
@@ -322,7 +305,7 @@ class Counters:
             found = found.intersect(total)
         return found.value()
 
-    async def list(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[Named]:
+    async def listed(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[Named]:
         """By name."""
         self._check_open()
         return await self._names.listed(prefix, after, limit)
@@ -378,7 +361,7 @@ class Counters:
 
     # ---- the rest
 
-    def figures(self) -> Figures:
+    def figures(self) -> CounterFigures:
         return msgspec.structs.replace(
             self._figures,
             writes=self._committer.writes,
@@ -400,5 +383,5 @@ class Counters:
             raise Unavailable("these counters are closed")
 
 
-_DONE: Final = Done()
+_COUNTED: Final = Counted()
 _NO_STAMP: Final = Stamp(1, "")

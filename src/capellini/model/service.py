@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from capellini.model.errors import CapelliniError, from_name
 from capellini.model.message import Delivery, NewMessage, Peeked
+
+if TYPE_CHECKING:
+    from capellini.model.counters import CounterService
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -140,6 +143,8 @@ class MessageView(msgspec.Struct, frozen=True):
 class Service(ABC):
     """All calls raise NotFound for an unknown queue, Invalid for wrong input (nothing changed), Unavailable when the
     store is away (nothing changed), Unknown when the outcome could not be learned."""
+
+    counters: CounterService | None = None  # where there are some
 
     @abstractmethod
     async def create(self, name: str, kind: str = "work", options: Mapping[str, Any] | None = None) -> QueueInfo:

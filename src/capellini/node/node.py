@@ -24,6 +24,7 @@ from capellini.model.errors import CannotOpen, CapelliniError, Full
 from capellini.node.broker import Broker
 from capellini.node.condition import Condition
 from capellini.node.config import address_of, name_of
+from capellini.node.counting import CounterKeeper
 from capellini.node.maintenance import Maintenance
 from capellini.node.settings import Settings
 from capellini.queues.events import Events, FileSink, MemorySink, Sink
@@ -46,6 +47,8 @@ class Node:
         self.condition = Condition()
         self._maintenance = maintenance
         self._clock = clock
+        self._keeper = CounterKeeper(store, clock, random.Random())
+        broker.counters = self._keeper.counters
         self._listeners: list[Callable[[Condition], None]] = []
         self._watch: asyncio.Task[None] | None = None
 
@@ -65,6 +68,7 @@ class Node:
             await store.close()
             raise
         maintenance.start()
+        node._keeper.start()
         node._watch = asyncio.get_running_loop().create_task(node._watching())
         return node
 
@@ -88,6 +92,7 @@ class Node:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
         try:
+            await self._keeper.stop()
             await self._maintenance.stop()
             await self.service.close()
         finally:

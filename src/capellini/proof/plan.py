@@ -79,8 +79,10 @@ def _faults(chance: random.Random, skew_kept: bool) -> Faults:
     if chance.random() < 0.1:
         return Faults.none()
 
+    rough = 3.0 if chance.random() < 0.25 else 1.0  # so many requests go wrong that puts are often late
+
     def upto(most: float) -> float:
-        return chance.random() * most if chance.random() < 0.6 else 0.0
+        return chance.random() * most * rough if chance.random() < 0.6 else 0.0
 
     def every(least_s: float, most_s: float) -> float:
         return chance.uniform(least_s, most_s) if chance.random() < 0.5 else 0.0

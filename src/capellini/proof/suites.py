@@ -16,7 +16,11 @@ import msgspec
 
 from capellini.proof.history import Violation
 
-SUITES: Final[dict[str, str]] = {"store": "capellini.proof.store", "work": "capellini.proof.work"}
+SUITES: Final[dict[str, str]] = {
+    "store": "capellini.proof.store",
+    "work": "capellini.proof.work",
+    "counters": "capellini.proof.counters",
+}
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 from uuid import UUID
@@ -31,7 +31,14 @@ from capellini.model.clock import Clock, RealClock
 from capellini.model.errors import CapelliniError, Unknown
 from capellini.store import cassandra_schema, cql
 from capellini.store.cassandra_session import Bound, Session
-from capellini.store.checks import check_batch, check_cas, check_drop, check_partitions, check_slice
+from capellini.store.checks import (
+    check_around,
+    check_cas,
+    check_drop,
+    check_partitions,
+    check_rows,
+    check_slice,
+)
 from capellini.store.interface import (
     Batch,
     Cas,
@@ -49,9 +56,14 @@ from capellini.store.interface import (
     Value,
     Values,
 )
+from capellini.store.whole_rows import compiled
 
 SIZED: Final = (bytes, str)
+LOOSE: Final = (Type.TEXT, Type.BLOB)
 ROW_BYTES: Final = 64  # what a row costs beside its texts and blobs, roughly: numbers, timestamps, lengths
+WHOLES_KEPT: Final = 1_024  # far above the number of tables there are
+
+Shape = tuple[str, tuple[str, ...], bool]  # of an update: table, columns, whether they are static
 
 
 class CassandraStore(Store):
@@ -60,7 +72,9 @@ class CassandraStore(Store):
         self._session = session
         self._clock = clock
         self._keyspace = session.address.keyspace
-        self._updates: dict[tuple[str, tuple[str, ...], bool], Any] = {}
+        self._updates: dict[Shape, Any] = {}
+        # By identity: hashing a table takes long. They hold it, so that no other table gets its identity.
+        self._wholes: dict[int, tuple[Table, Shape, Callable[..., Any]]] = {}
         self._nobody = values_nobody_has()
         self._turns: dict[tuple[str, Key], tuple[asyncio.Lock, int]] = {}
         self._last_us = 0
@@ -119,12 +133,15 @@ class CassandraStore(Store):
     # ---- plain writes
 
     async def write(self, batch: Batch) -> None:
-        check_batch(batch)
+        check_around(batch)
+        made = self._whole(batch)
+        if made is None:
+            check_rows(batch)
         with self._session.call():
             self.counts.writes += 1
             timestamp_us = batch.timestamp_us or self._now_us()
             done = False
-            for statements, size in await self._parts(batch):
+            for statements, size in await self._requests(batch, made):
                 try:
                     await self._session.write(statements, batch.level, timestamp_us)
                 except CapelliniError as error:
@@ -133,6 +150,32 @@ class CassandraStore(Store):
                     raise Unknown(f"a part of a large write was done, the rest was not: {error.says}") from error
                 done = True
                 self.counts.bytes_written += size
+
+    def _whole(self, batch: Batch) -> tuple[list[Bound], int] | None:
+        """The usual batch: whole rows that go in one request, checked and bound in one pass. None: another one."""
+        table = batch.table
+        if batch.static is not None or batch.clear_before is not None:
+            return None
+        found = self._wholes.get(id(table))
+        if found is None:
+            if len(self._wholes) >= WHOLES_KEPT:
+                self._wholes.clear()
+            shape = (table.name, tuple(column.name for column in table.columns), False)
+            found = self._wholes[id(table)] = (table, shape, compile_whole(table))
+        _, shape, whole = found
+        made: tuple[list[Bound], int] | None
+        made = whole(batch.rows, self._updates.get(shape), batch.ttl_s or 0, batch.partition)
+        return made if made is not None and made[1] <= self.atomic_bytes else None
+
+    async def _requests(self, batch: Batch, made: tuple[list[Bound], int] | None) -> list[tuple[list[Bound], int]]:
+        """The requests of a write, each with its size."""
+        if made is None:
+            return await self._parts(batch)
+        statements, size = made
+        if statements[0][0] is None:  # the first of its table
+            prepared = await self._update(batch.table, tuple(column.name for column in batch.table.columns), False)
+            statements = [(prepared, parameters) for _, parameters in statements]
+        return [(statements, size)]
 
     async def _parts(self, batch: Batch) -> list[tuple[list[Bound], int]]:
         """The statements of a write, in requests of up to `atomic_bytes`, each with its size."""
@@ -297,6 +340,27 @@ def size_of(values: Values) -> int:
         if isinstance(value, SIZED):
             size += len(value)
     return size
+
+
+def compile_whole(table: Table) -> Callable[..., Any]:
+    """whole(rows, prepared, ttl_s, partition): the statements of whole rows and about how many bytes they take; None
+    where a row is not whole, or wrong."""
+    if table.conditional or not table.columns:
+        return lambda *_: None
+    columns = [f"c{at}" for at in range(len(table.columns))]
+    partition = [f"p{at}" for at in range(len(table.partition))]
+    keys = [f"k{at}" for at in range(len(table.clustering))]
+    sized = [f"len({name})" for name, column in zip(columns, table.columns, strict=True) if column.type in LOOSE]
+    size = " + ".join([str(ROW_BYTES), *sized])
+    parameters = ", ".join(["ttl_s", *columns, *partition, *keys])
+    return compiled(
+        table,
+        "prepared, ttl_s, partition",
+        f"size += {size}; add((prepared, [{parameters}]))",
+        "(made, size)",
+        {},
+        before=(f"{', '.join(partition)}, = partition", "size, made = 0, []", "add = made.append"),
+    )
 
 
 def values_nobody_has() -> dict[Type, Value]:

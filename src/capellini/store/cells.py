@@ -21,6 +21,7 @@ dataclasses do: a loop over column objects would take several times as long as R
 
 from __future__ import annotations
 
+import gc
 import struct
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -35,6 +36,7 @@ Cell = tuple[int, int, int, bytes]  # timestamp_us, rank, expiry_us, value
 Cells = dict[int, Cell]  # by the column's position
 Scanner = Callable[[Iterable[tuple[bytes, bytes]], int, int, int], tuple[list[Row], bool]]
 
+RUN_ROWS: Final = 256  # that a scan takes at once: few enough to stay in the processor's cache
 PLAIN, EXPIRING, TOMBSTONE = 0, 1, 2
 WHOLE, WHOLE_EXPIRING, IN_CELLS = 0, 1, 2
 _CELL: Final = struct.Struct(">BqBqI")
@@ -147,40 +149,45 @@ class RowCodec:
 
     # ---- compiled per table
 
+    def source(self, name: str) -> tuple[str, dict[str, Any]]:
+        """Python source of the record of a whole row whose values are called name0, name1, ... and were found good,
+        with what it uses. It begins with HEAD: to be replaced by a packer's name and its first arguments."""
+        texts = [at for at in self._loose if self.columns[at].type is Type.TEXT]
+        last = self._loose[-1] if self._loose else None
+        # A text in the last place is encoded where it is used; the length of another is needed first.
+        found = {at: f"{name}{at}" for at in range(len(self.columns))}
+        early = {at: f"(_{name}{at} := {name}{at}.encode())" for at in texts if at != last}
+        late = {at: f"_{name}{at}" for at in early}
+        if last in texts:
+            late[last] = f"{name}{last}.encode()"
+        uuids = {at: f"{name}{at}.bytes" for at in self._fixed if self.columns[at].type is Type.TIMEUUID}
+        body = [{**found, **uuids}[at] for at in self._fixed]
+        body += [f"len({ {**found, **early}[at] })" for at in self._loose[:-1]]
+        tail = "".join(f" + { {**found, **late}[at] }" for at in self._loose)
+        packers = {"plain": self._plain_head.pack, "expiring": self._expiring_head.pack}
+        return f"{', '.join(['HEAD', *body])}){tail}", packers
+
     def _compile_encoder(self) -> Callable[[Values, int, int], bytes | None]:
         """whole(values, timestamp_us, expiry_us): the record; None when the values are no whole row, or wrong."""
+        record, packers = self.source("c")
         takes = "\n".join(f"        c{at} = values[{name!r}]" for at, name in enumerate(self.names))
         checks = " or ".join(f"type(c{at}) is not t{at}" for at in range(len(self.names)))
-        texts = [at for at in self._loose if self.columns[at].type is Type.TEXT]
-        encodes = "\n".join(f"        c{at} = c{at}.encode()" for at in texts)
-        uuids = "\n".join(
-            f"        c{at} = c{at}.bytes" for at in self._fixed if self.columns[at].type is Type.TIMEUUID
-        )
-        body = [f"c{at}" for at in self._fixed] + [f"len(c{at})" for at in self._loose[:-1]]
-        tail = "".join(f" + c{at}" for at in self._loose)
         source = f"""
 def whole(values, timestamp_us, expiry_us):
     try:
 {takes}
         if len(values) != {len(self.names)} or {checks}:
             return None
-{encodes}
-{uuids}
         if expiry_us:
-            made = expiring({", ".join(["1", "timestamp_us", "expiry_us", *body])}){tail}
+            made = {record.replace("HEAD", "expiring(1, timestamp_us, expiry_us")}
         else:
-            made = plain({", ".join(["0", "timestamp_us", *body])}){tail}
+            made = {record.replace("HEAD", "plain(0, timestamp_us")}
     except (KeyError, StructError, UnicodeEncodeError):
         return None
     return made if len(made) <= {MAX_VALUE_BYTES} else None
 """
         types = {f"t{at}": _PYTHON[column.type] for at, column in enumerate(self.columns)}
-        scope: dict[str, Any] = {
-            "plain": self._plain_head.pack,
-            "expiring": self._expiring_head.pack,
-            "StructError": struct.error,
-            **types,
-        }
+        scope: dict[str, Any] = {**packers, "StructError": struct.error, **types}
         exec(source, scope)
         return scope["whole"]  # type: ignore[no-any-return]
 
@@ -235,34 +242,44 @@ def whole(values, timestamp_us, expiry_us):
         return found
 
     def _compile_scanner(self, wanted: tuple[str, ...] | None) -> Scanner:
+        """In runs of records: what C can do for a whole run (the keys, the making of rows) is not done row by row.
+
+        The collector of cycles is off meanwhile: rows hold nothing but values, and it would look at each for nothing.
+        """
         source = f"""
 def scan(items, cut, limit, now_us):
     items = iter(items)
     rows = []
-    while len(rows) < limit:
-        wants = limit - len(rows)
-        some = [
-            Row(split(key, cut), {self._literal(wanted, "9")}) if not value[0] else other(key, cut, value, now_us)
-            for key, value in islice(items, wants)
-        ]
-        ended = len(some) < wants
-        rows += filter(None, some) if rows or not all(some) else some
-        if ended:
-            return rows, False
-    return rows, next(items, None) is not None
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        while len(rows) < limit:
+            wants = min(limit - len(rows), {RUN_ROWS})
+            run = list(islice(items, wants))
+            if run:
+                keys, records = zip(*run)
+                made = [{self._literal(wanted, "9")} if not value[0] else live(value, now_us, wanted)
+                        for value in records]
+                if all(made):
+                    rows += map(Row, split(keys, cut), made)
+                else:  # rows that do not exist, or of which no column is wanted
+                    rows += [Row(key, values) for key, values in zip(split(keys, cut), made) if values is not None]
+            if len(run) < wants:
+                return rows, False
+        return rows, next(items, None) is not None
+    finally:
+        if collecting:
+            gc.enable()
 """
-
-        def other(key: bytes, cut: int, value: bytes, now_us: int) -> Row | None:
-            values = self.live(value, now_us, wanted)
-            return None if values is None else Row(self._keys.decode(key, cut), values)
-
         scope: dict[str, Any] = {
             "Row": Row,
             "UUID": UUID,
             "body": self._body.unpack_from,
-            "split": self._keys.decoder(),
-            "other": other,
+            "gc": gc,
             "islice": islice,
+            "live": self.live,
+            "split": self._keys.split_all,
+            "wanted": wanted,
         }
         exec(source, scope)
         return scope["scan"]  # type: ignore[no-any-return]

@@ -41,64 +41,91 @@ from capellini.store.interface import (
 
 MAX_TTL_S: Final = 10 * 365 * 86_400  # Cassandra refuses what would expire after 2038-01-19
 MAX_TIMESTAMP_US: Final = 2**63 - 1  # 64 bits, signed
-_LEAST_INT: Final = -(2**63)
-_MOST_INT: Final = 2**63 - 1
+LEAST_INT: Final = -(2**63)
+MOST_INT: Final = 2**63 - 1
 _RULES_KEPT: Final = 1_024  # far above the number of tables there are; only made-up tables come near it
-_SERIAL: Final = frozenset((Level.SERIAL, Level.LOCAL_SERIAL))
 
 Fits = Callable[[object], bool]
 
 
-def check_batch(batch: Batch) -> None:
+def check_batch(batch: Batch) -> int:
+    """How large its values are: bytes and characters, and 8 for anything else."""
+    return check_around(batch) + check_rows(batch)
+
+
+def check_around(batch: Batch) -> int:
+    """All of a batch but its rows."""
     rules = rules_of(batch.table)
     rules.check_partition(batch.partition)
     rows = batch.rows
     if len(rows) > MAX_BATCH_ROWS:
         raise TooLarge(f"a batch has at most {MAX_BATCH_ROWS} rows, not {len(rows)}")
-    key_fits, fits = rules.key_fits, rules.plain
-    for key, values in rows:
-        if not key_fits(key):
-            rules.check_key(key)
-        for name, value in values.items():
-            fit = fits.get(name)
-            # The most usual fits, without a call: this loop is what a large batch costs here.
-            if fit is _fits_int and type(value) is int and _LEAST_INT <= value <= _MOST_INT:
-                continue
-            if fit is _fits_blob and type(value) is bytes and len(value) <= MAX_VALUE_BYTES:
-                continue
-            if fit is None or (value is not None and not fit(value)):
-                rules.refuse_value(name, value, rules.columns, conditional=False)
-        if not values:
-            raise Invalid(f"row {key!r} of table {rules.name} writes no column: name at least one")
-    if len(rows) > 1 and len({key for key, _ in rows}) != len(rows):
-        raise Invalid(f"a batch for table {rules.name} names a row twice: name each row once")
+    size = 0
     if batch.static is not None:
-        rules.check_values(batch.static, rules.statics, conditional=False)
+        size = rules.check_values(batch.static, rules.statics, conditional=False)
     if batch.clear_before is not None:
         rules.check_clear(batch.clear_before)
     if not rows and not batch.static and batch.clear_before is None:
         raise Invalid(f"a batch for table {rules.name} writes nothing: give it rows, static values or clear_before")
-    _check_ttl(batch.ttl_s)
-    _check_timestamp(batch.timestamp_us)
-    if batch.level in _SERIAL:
-        raise Invalid(f"a plain write cannot have level {batch.level.value}: that is for compare-and-set and reads")
+    if batch.ttl_s is not None:
+        _check_ttl(batch.ttl_s)
+    if batch.timestamp_us is not None:
+        _check_timestamp(batch.timestamp_us)
+    level = batch.level
+    if level is Level.SERIAL or level is Level.LOCAL_SERIAL:
+        raise Invalid(f"a plain write cannot have level {level.value}: that is for compare-and-set and reads")
+    return size
 
 
-def check_cas(cas: Cas) -> None:
+def check_rows(batch: Batch) -> int:
+    rules, rows = rules_of(batch.table), batch.rows
+    one_int, key_fits, fits = rules.one_int, rules.key_fits, rules.plain
+    size = 0
+    for key, values in rows:
+        # The most usual keys and values, without a call: this loop is what a large batch costs here.
+        if one_int and type(key) is tuple and len(key) == 1 and type(at := key[0]) is int and at.bit_length() < 64:
+            pass
+        elif not key_fits(key):
+            rules.check_key(key)
+        for name, value in values.items():
+            fit = fits.get(name)
+            if fit is _fits_int:
+                if type(value) is int and LEAST_INT <= value <= MOST_INT:
+                    size += 8
+                    continue
+            elif fit is _fits_blob and type(value) is bytes and (length := len(value)) <= MAX_VALUE_BYTES:
+                size += length
+                continue
+            if fit is None or (value is not None and not fit(value)):
+                rules.refuse_value(name, value, rules.columns, conditional=False)
+            size += len(value) if type(value) is str or type(value) is bytes else 8
+        if not values:
+            raise Invalid(f"row {key!r} of table {rules.name} writes no column: name at least one")
+    if len(rows) > 1 and len(dict(rows)) != len(rows):
+        raise Invalid(f"a batch for table {rules.name} names a row twice: name each row once")
+    return size
+
+
+def check_cas(cas: Cas) -> int:
+    """How large the values it writes are, as for a batch."""
     rules = rules_of(cas.table)
     rules.check_partition(cas.partition)
-    if len(cas.changes) > MAX_BATCH_ROWS:
-        raise TooLarge(f"a compare-and-set has at most {MAX_BATCH_ROWS} changes, not {len(cas.changes)}")
-    conditions = 0
-    for change in cas.changes:
-        conditions += rules.check_change(change, cas.drop)
+    changes = cas.changes
+    if len(changes) > MAX_BATCH_ROWS:
+        raise TooLarge(f"a compare-and-set has at most {MAX_BATCH_ROWS} changes, not {len(changes)}")
+    conditions = size = 0
+    for change in changes:
+        size += rules.check_change(change, cas.drop)
+        conditions += change.expect is not None
     if not conditions:
         raise Invalid(f"a compare-and-set on table {rules.name} has no condition: give at least one change an expect")
-    if len({change.key for change in cas.changes}) != len(cas.changes):
+    if len(changes) > 1 and len({change.key for change in changes}) != len(changes):
         raise Invalid(f"a compare-and-set on table {rules.name} names a row twice: name each row once")
-    _check_ttl(cas.ttl_s)
-    if cas.level not in _SERIAL:
+    if cas.ttl_s is not None:
+        _check_ttl(cas.ttl_s)
+    if cas.level is not Level.SERIAL and cas.level is not Level.LOCAL_SERIAL:
         raise Invalid(f"a compare-and-set has level serial or local_serial, not {cas.level.value}")
+    return size
 
 
 def check_slice(slice: Slice) -> None:
@@ -126,7 +153,7 @@ def check_slice(slice: Slice) -> None:
 def check_drop(table: Table, partition: Key, timestamp_us: int | None = None, level: Level = Level.QUORUM) -> None:
     rules_of(table).check_partition(partition)
     _check_timestamp(timestamp_us)
-    if level in _SERIAL:
+    if level is Level.SERIAL or level is Level.LOCAL_SERIAL:
         raise Invalid(f"a plain drop cannot have level {level.value}: use a compare-and-set that drops")
 
 
@@ -163,7 +190,10 @@ class Rules:
         self._partition = tuple(_FITS[column.type] for column in table.partition)
         self._clustering = tuple(_FITS[column.type] for column in table.clustering)
         self._bounded = all(column.type in (Type.INT, Type.TIMEUUID) for column in table.clustering)
+        self.one_int = self._clustering == (_fits_int,)
         self.key_fits = self._quick()
+        self._values = self._fits(table.columns)
+        self._statics = self._fits(table.statics)
 
     def _quick(self) -> Fits:
         """Whether a key surely fits, for the most usual kind of key; others get the whole check."""
@@ -174,9 +204,18 @@ class Rules:
             return lambda key: type(key) is tuple and len(key) == 1 and fit(key[0])
 
         def fits(key: object) -> bool:
-            return type(key) is tuple and len(key) == 1 and type(key[0]) is int and _LEAST_INT <= key[0] <= _MOST_INT
+            return type(key) is tuple and len(key) == 1 and type(key[0]) is int and LEAST_INT <= key[0] <= MOST_INT
 
         return fits
+
+    def _fits(self, columns: tuple[Column, ...]) -> tuple[dict[str, Fits], dict[str, Fits]]:
+        """By name: what plain writes write, and what compare-and-sets do."""
+        conditional = self.table.conditional
+        fits = {column.name: _FITS[column.type] for column in columns}
+        return (
+            {name: fit for name, fit in fits.items() if name not in conditional},
+            {name: fit for name, fit in fits.items() if name in conditional},
+        )
 
     def names(self) -> str:
         return ", ".join([*self.columns, *self.statics]) or "none"
@@ -186,10 +225,18 @@ class Rules:
     def check_partition(self, key: Key) -> None:
         if type(key) is not tuple or len(key) != len(self._partition):
             self._refuse_key(key, self.table.partition, "partition key")
-        for fit, part in zip(self._partition, key, strict=True):
-            if not fit(part) or part == "" or part == b"":
-                self._refuse_key(key, self.table.partition, "partition key")
-        _check_key_bytes(key)
+        size = 0
+        for fit, part in zip(self._partition, key):  # noqa: B905  # of one length, as was just seen
+            if fit is fits_text and type(part) is str and part.isascii() and 0 < len(part) <= MAX_KEY_BYTES:
+                size += len(part)  # most parts are such or numbers: looked at without a call
+            elif fit is _fits_int and type(part) is int and LEAST_INT <= part <= MOST_INT:
+                size += 16
+            else:
+                if not fit(part) or part == "" or part == b"":
+                    self._refuse_key(key, self.table.partition, "partition key")
+                size = MAX_KEY_BYTES + 1  # not known: count below
+        if size > MAX_KEY_BYTES:
+            _check_key_bytes(key)
 
     def check_key(self, key: Key) -> None:
         if type(key) is not tuple or len(key) != len(self._clustering):
@@ -206,7 +253,8 @@ class Rules:
         for fit, part in zip(self._clustering, key, strict=False):
             if not fit(part):
                 self._refuse_key(key, self.table.clustering, what)
-        _check_key_bytes(key)
+        if not self._bounded:
+            _check_key_bytes(key)
 
     def check_clear(self, key: Key) -> None:
         if not self._clustering:
@@ -229,8 +277,8 @@ class Rules:
 
     # ---- values
 
-    def check_change(self, change: Change, drop: bool) -> bool:
-        """Whether the change has a condition."""
+    def check_change(self, change: Change, drop: bool) -> int:
+        """How large the values it writes are."""
         key, expect = change.key, change.expect
         if key is None:
             columns = self.statics
@@ -240,28 +288,32 @@ class Rules:
                 raise Invalid("the static row cannot be expected to be absent: expect its columns to be None")
         else:
             columns = self.columns
-            self.check_key(key)
+            if key != () or self._clustering:
+                self.check_key(key)
             if drop:
                 raise Invalid("a compare-and-set that drops its partition changes static columns only")
         if not change.values:
             raise Invalid(f"a change of {key!r} in table {self.name} writes no column: name at least one")
-        self.check_values(change.values, columns, conditional=True)
-        if expect is None or expect is ABSENT:
-            return expect is ABSENT
-        if not expect:
-            raise Invalid("an empty expect is no condition: use None for a change without one")
-        self.check_values(expect, columns, conditional=True)
-        return True
+        size = self.check_values(change.values, columns, conditional=True)
+        if expect is not None and expect is not ABSENT:
+            if not expect:
+                raise Invalid("an empty expect is no condition: use None for a change without one")
+            self.check_values(expect, columns, conditional=True)
+        return size
 
-    def check_values(self, values: Values, columns: dict[str, Column], conditional: bool) -> None:
+    def check_values(self, values: Values, columns: dict[str, Column], conditional: bool) -> int:
+        """How large they are, as `check_batch` counts."""
+        size = 0
+        fits = (self._statics if columns is self.statics else self._values)[conditional]
         for name, value in values.items():
-            column = columns.get(name)
-            if (
-                column is None
-                or (name in self.table.conditional) is not conditional
-                or (value is not None and not _FITS[column.type](value))
-            ):
+            fit = fits.get(name)
+            if fit is _fits_int and type(value) is int and LEAST_INT <= value <= MOST_INT:
+                size += 8
+                continue
+            if fit is None or (value is not None and not fit(value)):
                 self.refuse_value(name, value, columns, conditional)
+            size += len(value) if type(value) is str or type(value) is bytes else 8
+        return size
 
     def refuse_value(self, name: str, value: object, columns: dict[str, Column], conditional: bool) -> NoReturn:
         column = columns.get(name)
@@ -278,7 +330,7 @@ class Rules:
 # ---- one predicate per type
 
 
-def _fits_text(value: object) -> bool:
+def fits_text(value: object) -> bool:
     return type(value) is str and (
         len(value) <= MAX_VALUE_BYTES if value.isascii() else 0 <= _utf8_bytes(value) <= MAX_VALUE_BYTES
     )
@@ -289,7 +341,7 @@ def _fits_blob(value: object) -> bool:
 
 
 def _fits_int(value: object) -> bool:
-    return type(value) is int and _LEAST_INT <= value <= _MOST_INT
+    return type(value) is int and LEAST_INT <= value <= MOST_INT
 
 
 def _fits_double(value: object) -> bool:
@@ -300,17 +352,17 @@ def _fits_bool(value: object) -> bool:
     return value is True or value is False
 
 
-def _fits_timeuuid(value: object) -> bool:
+def fits_timeuuid(value: object) -> bool:
     return type(value) is UUID and value.int >> 76 & 0xF == 1  # the version's place, without the slow property
 
 
 _FITS: Final[dict[Type, Fits]] = {
-    Type.TEXT: _fits_text,
+    Type.TEXT: fits_text,
     Type.BLOB: _fits_blob,
     Type.INT: _fits_int,
     Type.DOUBLE: _fits_double,
     Type.BOOL: _fits_bool,
-    Type.TIMEUUID: _fits_timeuuid,
+    Type.TIMEUUID: fits_timeuuid,
 }
 
 

@@ -112,7 +112,7 @@ class Slice(msgspec.Struct, frozen=True):
     level: Level = Level.QUORUM
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, gc=False):  # no cycles: it holds plain values only, and there are many
     key: Key
     values: dict[str, Value]  # only columns with a value
 
@@ -258,10 +258,15 @@ async def settle(
     """Compare-and-set until the outcome is known: the one sound way to resolve a lost answer.
 
     The same compare-and-set with the same precondition is repeated; it must write a token that is unique to it. Applied
-    means mine; refused while showing my token (`mine`) means that an earlier attempt was applied: mine too. Refused
-    without it means that no attempt was or will be applied, since the precondition is gone for good (tokens never
-    repeat). A read would prove nothing: a stalled coordinator may still propose. Raises Unknown when the store does not
-    answer for long; Unavailable only if no attempt can have been applied.
+    means mine. Refused after a lost answer, `mine` decides: the token is there, so an earlier attempt was applied: mine
+    too. A read would prove nothing: a stalled coordinator may still propose.
+
+    Refused without the token says that no attempt was applied only of a row that nobody else changes. Where others do,
+    an attempt may have been applied and changed again before the answer came. Rows that several nodes change therefore
+    carry a trail of the last tokens (queues/trail.py), and `mine` must look for the token in it; where the trail no
+    longer tells, the caller must take the outcome for unknown.
+
+    Raises Unknown when the store does not answer for long; Unavailable only if no attempt can have been applied.
     """
     lost = False
     pause_s = 0.05

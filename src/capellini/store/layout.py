@@ -17,7 +17,8 @@ here.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +26,7 @@ from capellini.model.errors import Invalid
 from capellini.store.cells import RowCodec
 from capellini.store.interface import Key, Table, Values
 from capellini.store.ordered import KeyCodec
+from capellini.store.whole_rows import compiled
 
 CLOCK_KEY: Final = b"\x00\x00c"
 TABLE_KEYS: Final = b"\x00\x00t"
@@ -32,6 +34,8 @@ APART_KEYS: Final = b"\x00\x00a"
 FIRST_TABLE: Final = 1  # table 0 is the store itself
 HEAD, STATIC, ROWS, BEYOND = b"\x00", b"\x01", b"\x02", b"\x03"
 _MARK: Final = struct.Struct(">qI")
+
+PutWhole = Callable[[Any, Any, bytes, Any, int, int], bool]
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -112,6 +116,28 @@ class Plan:
         self.blind: Final = not self.conditional_rows and bool(
             table.columns
         )  # a whole plain row may be written without a look
+        self.put_whole: Final = self._compile_put() if self.blind else _puts_nothing
+
+    def _compile_put(self) -> PutWhole:
+        """put_whole(rows, put, base, handle, timestamp_us, expiry_us): put every row, and True; else what was put is
+        worth nothing."""
+        key, key_scope = self.keys.source("k")
+        record, record_scope = self.rows.source("c")
+        each = f"put(base + {key}, {record}, handle)"
+        arguments = "put, base, handle, timestamp_us, expiry_us"
+        # A time to live is the batch's: each form of the record gets a function of its own.
+        plain, expiring = (
+            compiled(
+                self.table, arguments, each.replace("HEAD", head), "True", {**key_scope, **record_scope}, packs=True
+            )
+            for head in ("plain(0, timestamp_us", "expiring(1, timestamp_us, expiry_us")
+        )
+
+        def put_whole(rows: Any, put: Any, base: bytes, handle: Any, timestamp_us: int, expiry_us: int) -> bool:
+            made = expiring if expiry_us else plain
+            return made(rows, put, base, handle, timestamp_us, expiry_us) is True
+
+        return put_whole
 
     def prefix(self, partition: Key) -> bytes:
         return self.start + self.partitions.encode(partition)
@@ -125,6 +151,10 @@ class Plan:
         for name in values:
             if name not in self.table.conditional:
                 raise Invalid(f"{self.table.name}.{name} is written by plain writes only")
+
+
+def _puts_nothing(*_: Any) -> bool:
+    return False
 
 
 def declaration(table: Table) -> list[list[list[str]]]:

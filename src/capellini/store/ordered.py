@@ -13,8 +13,8 @@ ranges of bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Final, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, cast
 from uuid import UUID
 
 from capellini.model.errors import Invalid
@@ -27,6 +27,7 @@ END: Final = b"\x00\x00"
 _INT: Final = struct.Struct(">Bq")
 _PAIR: Final = struct.Struct(">QQ")
 _SIGNS: Final = 0x8080808080808080
+_UNPACKERS_KEPT: Final = 256  # lengths of partition keys; more are rare
 
 
 def _encode_text(part: KeyPart) -> bytes:
@@ -96,6 +97,8 @@ class KeyCodec:
         self.types: Final = tuple(column.type for column in columns)
         self._encoders: Final = tuple(_CODECS[kind][0] for kind in self.types)
         self._decoders: Final = tuple(_CODECS[kind][1] for kind in self.types)
+        self._whole_numbers: Final = bool(columns) and all(kind is Type.INT for kind in self.types)
+        self._unpackers: dict[int, struct.Struct] = {}  # by how many bytes come before the key
 
     def encode(self, key: Key) -> bytes:
         """A full key. Raises Invalid."""
@@ -112,11 +115,28 @@ class KeyCodec:
             raise Invalid(f"a key has at most {len(encoders)} parts, not {len(key)}")
         return b"".join([encode(part) for encode, part in zip(encoders, key, strict=False)])
 
-    def decoder(self) -> Callable[[bytes, int], Key]:
-        """The quickest function that gives the full key at a place."""
-        if self.types and all(kind is Type.INT for kind in self.types):
-            return struct.Struct(">" + "xq" * len(self.types)).unpack_from
-        return self.decode
+    def split_all(self, places: Sequence[bytes], at: int) -> Iterable[Key]:
+        """The full keys that many places have, each from `at` to its end."""
+        if self._whole_numbers:  # all are of one length: one unpacker goes through them all
+            found = self._unpackers.get(at)
+            if found is None:
+                if len(self._unpackers) >= _UNPACKERS_KEPT:
+                    self._unpackers.clear()
+                found = struct.Struct(f">{at}x" + "xq" * len(self.types))
+                self._unpackers[at] = found
+            return found.iter_unpack(b"".join(places))
+        decode = self.decode
+        return [decode(place, at) for place in places]
+
+    def source(self, name: str) -> tuple[str, dict[str, Any]]:
+        """Python source that encodes a full key whose parts are called name0, name1, ... and were found good, with
+        what it uses."""
+        parts = [f"{name}{at}" for at in range(len(self.types))]
+        if self._whole_numbers:
+            both = ", ".join(f"{part} >= 0, {part}" for part in parts)
+            return f"pack_key({both})", {"pack_key": struct.Struct(">" + "Bq" * len(parts)).pack}
+        sources = [f"encode_{kind.name}({part})" for kind, part in zip(self.types, parts, strict=True)]
+        return " + ".join(sources) or 'b""', {f"encode_{kind.name}": _CODECS[kind][0] for kind in self.types}
 
     def decode(self, data: bytes, at: int = 0) -> Key:
         return self.split(data, at)[0]

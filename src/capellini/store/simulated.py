@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -33,7 +33,6 @@ from capellini.store.interface import (
     Value,
     Values,
 )
-from capellini.store.simulation.cells import NEVER, Delta, cells_of
 from capellini.store.simulation.network import answer, token
 from capellini.store.simulation.requests import read, refuse, serial, write
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from capellini.store.simulation.replica import Partition
 
 READ_ATTEMPTS: Final = 3  # a read can be repeated: another server may answer
-_SERIAL: Final = (Level.SERIAL, Level.LOCAL_SERIAL)
 
 
 class SimulatedStore(Store):
@@ -67,14 +65,34 @@ class SimulatedStore(Store):
     async def read(self, slice: Slice) -> Page:
         check_slice(slice)
         partition = self._partition(slice.table, slice.partition)
-        most = self.world.profile.page_rows
-        if slice.limit <= most:
-            return await self._read(partition, slice)
+        world, counts = self.world, self.counts
+        if slice.limit > world.profile.page_rows:
+            return await self._read_pages(slice, world.profile.page_rows)
+        serially = slice.level is Level.SERIAL or slice.level is Level.LOCAL_SERIAL
+        attempt = 1
+        while True:
+            counts.requests += 1
+            counts.statements += 1
+            counts.reads += 1
+            counts.rounds += serially
+            try:
+                page: Page = await (serial if serially else read)(self.client, partition, slice)
+            except (Unavailable, Unknown) as error:  # a read changes nothing: unknown is as good as unavailable
+                if attempt == READ_ATTEMPTS or world.loop.closing:
+                    raise Unavailable(f"a read failed {attempt} times: {error.says}") from error
+                attempt += 1
+                counts.retries += 1
+                continue
+            if world.trace is not None:
+                self._note("read", slice.table.name, slice.partition, len(page.rows))
+            return page
+
+    async def _read_pages(self, slice: Slice, most: int) -> Page:
         rows: list[Row] = []  # in pages, as a driver does: no snapshot
         static: dict[str, Value] | None = None
         at = slice
         while True:
-            page = await self._read(partition, msgspec.structs.replace(at, limit=min(most, slice.limit - len(rows))))
+            page = await self.read(msgspec.structs.replace(at, limit=min(most, slice.limit - len(rows))))
             rows += page.rows
             static = page.static if static is None else static
             if not page.more or len(rows) >= slice.limit:
@@ -82,73 +100,39 @@ class SimulatedStore(Store):
             bound = {"end": None} if slice.reverse else {"start": None}
             at = msgspec.structs.replace(slice, after=rows[-1].key, **bound)
 
-    async def _read(self, partition: Partition, slice: Slice) -> Page:
-        counts = self.counts
-        attempt = 1
-        while True:
-            counts.requests += 1
-            counts.statements += 1
-            counts.reads += 1
-            try:
-                if slice.level in _SERIAL:
-                    counts.rounds += 1
-                    page: Page = await serial(self.client, partition, slice)
-                else:
-                    page = await read(self.client, partition, slice)
-            except (Unavailable, Unknown) as error:  # a read changes nothing: unknown is as good as unavailable
-                if attempt == READ_ATTEMPTS or self.world.loop.closing:
-                    raise Unavailable(f"a read failed {attempt} times: {error.says}") from error
-                attempt += 1
-                counts.retries += 1
-                continue
-            self._note("read", slice.table.name, slice.partition, len(page.rows))
-            return page
-
     async def write(self, batch: Batch) -> None:
-        check_batch(batch)
+        size = check_batch(batch)
         partition = self._partition(batch.table, batch.partition)
-        size = _values_bytes(batch.static) if batch.static else 0
-        for _, values in batch.rows:
-            for value in values.values():
-                size += len(value) if type(value) is bytes or type(value) is str else 8
-        self.counts.bytes_written += size
-        if size <= self.atomic_bytes:
-            await self._write(partition, batch)
-        else:
-            for part in _parts(batch, self.atomic_bytes):
-                await self._write(partition, part)
-
-    async def _write(self, partition: Partition, batch: Batch) -> None:
-        order = partition.ordering
-
-        def make(stamp_us: int, wall_s: float) -> Delta:
-            expires_s = NEVER if batch.ttl_s is None else wall_s + batch.ttl_s
-            if order.plain:
-                rows = [(key, cells_of(values, stamp_us, expires_s)) for key, values in batch.rows]
-            else:
-                rows = [(order.order(key), cells_of(values, stamp_us, expires_s)) for key, values in batch.rows]
-            static = cells_of(batch.static, stamp_us, expires_s) if batch.static else None
-            before = batch.clear_before
-            cleared = () if before is None else ((order.order(before), stamp_us),)
-            return Delta(rows, static, 0, cleared)
-
-        self.counts.requests += 1
-        self.counts.statements += len(batch.rows) + (batch.static is not None) + (batch.clear_before is not None)
-        self.counts.writes += 1
-        await self._known(write(self.client, partition, make, batch.level, batch.timestamp_us))
-        self._note("write", batch.table.name, batch.partition, len(batch.rows))
+        counts = self.counts
+        counts.bytes_written += size
+        for part in (batch,) if size <= self.atomic_bytes else _parts(batch, self.atomic_bytes):
+            counts.requests += 1
+            counts.statements += len(part.rows) + (part.static is not None) + (part.clear_before is not None)
+            counts.writes += 1
+            try:
+                await write(self.client, partition, part, part.level, part.timestamp_us)
+            except Unknown:
+                counts.unknown += 1
+                raise
+            if self.world.trace is not None:
+                self._note("write", part.table.name, part.partition, len(part.rows))
 
     async def compare_and_set(self, cas: Cas) -> Outcome:
-        check_cas(cas)
+        size = check_cas(cas)
         partition = self._partition(cas.table, cas.partition)
         counts = self.counts
         counts.requests += 1
         counts.statements += len(cas.changes) + cas.drop
         counts.writes += 1
         counts.rounds += 1
-        counts.bytes_written += sum(_values_bytes(change.values) for change in cas.changes)
-        outcome: Outcome = await self._known(serial(self.client, partition, cas))
-        self._note("cas", cas.table.name, cas.partition, outcome.applied)
+        counts.bytes_written += size
+        try:
+            outcome: Outcome = await serial(self.client, partition, cas)
+        except Unknown:
+            counts.unknown += 1
+            raise
+        if self.world.trace is not None:
+            self._note("cas", cas.table.name, cas.partition, outcome.applied)
         return outcome
 
     async def drop(
@@ -156,14 +140,14 @@ class SimulatedStore(Store):
     ) -> None:
         check_drop(table, partition, timestamp_us, level)
         where = self._partition(table, partition)
-
-        def make(stamp_us: int, wall_s: float) -> Delta:
-            return Delta([], None, stamp_us)
-
         self.counts.requests += 1
         self.counts.statements += 1
         self.counts.writes += 1
-        await self._known(write(self.client, where, make, level, timestamp_us))
+        try:
+            await write(self.client, where, None, level, timestamp_us)
+        except Unknown:
+            self.counts.unknown += 1
+            raise
         self._note("drop", table.name, partition)
 
     async def partitions(self, table: Table, limit: int = 1_000, after: Key | None = None) -> list[Key]:
@@ -175,7 +159,7 @@ class SimulatedStore(Store):
             keys = keys[bisect_right(keys, (token(table, after), repr(after), after)) :]
         found: list[Key] = []
         for _, _, key in keys:  # found by one, looked at by a quorum: what a page of a scan shows is of different times
-            page = await self._read(self._partition(table, key), Slice(table, key, limit=1))
+            page = await self.read(Slice(table, key, limit=1))
             if page.rows or page.static:
                 found.append(key)
                 if len(found) == limit:
@@ -225,15 +209,11 @@ class SimulatedStore(Store):
             raise Invalid(f"table {table.name} is not prepared as declared: call prepare first")
 
     def _partition(self, table: Table, key: Key) -> Partition:
-        self._table(table)
-        return self.world.partition(table, key)
-
-    async def _known(self, future: asyncio.Future[Any]) -> Any:
-        try:
-            return await future
-        except Unknown:
-            self.counts.unknown += 1
-            raise
+        world = self.world
+        if self._closed or world.loop.closing or world.tables.get(table.name) is not table:
+            self._table(table)
+        found = world.partitions.get((table.name, key))
+        return world.partition(table, key) if found is None else found
 
     def _note(self, *what: object) -> None:
         if self.world.trace is not None:
@@ -247,7 +227,7 @@ def _bytes(row: tuple[Key, Values]) -> int:
 def _values_bytes(values: Values) -> int:
     size = 0
     for value in values.values():
-        size += len(value) if isinstance(value, (str, bytes)) else 8
+        size += len(value) if type(value) is str or type(value) is bytes else 8
     return size
 
 

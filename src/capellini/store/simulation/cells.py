@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from capellini.store.interface import Key, Table, Type, Value, Values
+from capellini.store.interface import Batch, Cas, Key, Table, Type, Value, Values
 
 NEVER: Final = float("inf")
 STATIC: Final = None
@@ -39,7 +39,7 @@ class Cells(msgspec.Struct, gc=False):
 def cells_of(values: Values, stamp: int, expires_s: float) -> Cells:
     if None in values.values():
         return Cells(stamp, expires_s, {}, {name: (stamp, value, expires_s) for name, value in values.items()})
-    return Cells(stamp, expires_s, dict(values))
+    return Cells(stamp, expires_s, {**values})
 
 
 def live(cells: Cells, now_s: float) -> dict[str, Value]:
@@ -73,8 +73,15 @@ def _size(value: Value) -> Any:
 
 
 def merged(old: Cells, new: Cells) -> Cells:
-    if old.mixed is None and new.mixed is None and new.stamp > old.stamp and new.values.keys() >= old.values.keys():
-        return new
+    if new.mixed is None:
+        if old.mixed is None:
+            if new.stamp > old.stamp:
+                if new.values.keys() >= old.values.keys():
+                    return new
+            elif new.stamp < old.stamp and old.values.keys() >= new.values.keys():
+                return old
+        elif new.values.keys() >= old.mixed.keys() and all(new.stamp > cell[0] for cell in old.mixed.values()):
+            return new
     cells = dict(single(old))
     for name, cell in single(new).items():
         there = cells.get(name)
@@ -100,12 +107,13 @@ class Delta(msgspec.Struct, gc=False):
     static: Cells | None = None
     dropped_us: int = 0  # a tombstone of the whole partition; 0: none
     cleared: tuple[tuple[Order, int], ...] = ()  # tombstones of all rows below a key
+    simple: bool = False  # no row expires or has tombstones
 
 
 class State:
     """A partition, or what some replicas of it have and others lack."""
 
-    __slots__ = ("cleared", "dropped_us", "keys", "rows", "static")
+    __slots__ = ("cleared", "dropped_us", "keys", "rows", "simple", "static")
 
     def __init__(self) -> None:
         self.rows: dict[Order, Cells] = {}
@@ -113,6 +121,7 @@ class State:
         self.static: Cells | None = None
         self.dropped_us = 0
         self.cleared: list[tuple[Order, int]] = []
+        self.simple = True  # no row ever expired, had tombstones, or was put together from several writes
 
     def absorb(self, delta: Delta | State) -> None:
         if delta.dropped_us > self.dropped_us:
@@ -127,10 +136,12 @@ class State:
             return
         items: Iterable[tuple[Order, Cells]] = delta.rows if isinstance(delta, Delta) else delta.rows.items()
         rows, keys = self.rows, self.keys
+        if not delta.simple:
+            self.simple = False
         shadowed = self.dropped_us or self.cleared
         if not shadowed:
             new = [key for key, _ in items]
-            if (not keys or new[0] > keys[-1]) and new == sorted(new):  # appended in order, as nearly always
+            if (not keys or new[0] > keys[-1]) and (len(new) == 1 or new == sorted(new)):  # in order, as nearly always
                 rows.update(items)
                 keys += new
                 return
@@ -142,7 +153,9 @@ class State:
                 cells = left
             old = rows.get(key)
             if old is not None:
-                rows[key] = merged(old, cells)
+                both = rows[key] = merged(old, cells)
+                if both.mixed is not None:
+                    self.simple = False
                 continue
             rows[key] = cells
             if not keys or key > keys[-1]:
@@ -181,6 +194,39 @@ class State:
                 self.rows[key] = left
                 kept.append(key)
         self.keys[:upto] = kept
+
+
+# ---- what requests bring
+
+
+def delta_of_batch(batch: Batch, ordering: Ordering, stamp_us: int, wall_s: float) -> Delta:
+    expires_s = NEVER if batch.ttl_s is None else wall_s + batch.ttl_s
+    simple = expires_s == NEVER
+    rows: list[tuple[Order, Cells]] = []
+    for key, values in batch.rows:
+        if None in values.values():
+            cells, simple = cells_of(values, stamp_us, expires_s), False
+        else:
+            cells = Cells(stamp_us, expires_s, {**values})  # copied: what is written stays as it was
+        rows.append((key if ordering.plain else ordering.order(key), cells))
+    static = cells_of(batch.static, stamp_us, expires_s) if batch.static else None
+    before = batch.clear_before
+    return Delta(rows, static, 0, () if before is None else ((ordering.order(before), stamp_us),), simple)
+
+
+def delta_of_cas(cas: Cas, ordering: Ordering, ballot_us: int, wall_s: float) -> Delta:
+    expires_s = NEVER if cas.ttl_s is None else wall_s + cas.ttl_s
+    simple = expires_s == NEVER
+    rows: list[tuple[Order, Cells]] = []
+    static = None
+    for change in cas.changes:
+        cells = cells_of(change.values, ballot_us, expires_s)
+        if change.key is None:
+            static = cells
+        else:
+            rows.append((ordering.order(change.key), cells))
+            simple = simple and cells.mixed is None
+    return Delta(rows, static, ballot_us - 1 if cas.drop else 0, (), simple)
 
 
 # ---- the order of keys. TEXT by code point is TEXT by UTF-8 byte, so only time UUIDs need another form.

@@ -100,5 +100,8 @@ class SimulatedClient:
 
     def stamp_us(self) -> int:
         """A timestamp for a plain write: this client's wall clock, made to rise."""
-        self.last_stamp_us = max(int(self.clock.now_s() * 1e6), self.last_stamp_us + 1)
-        return self.last_stamp_us
+        stamp_us = int(self.clock.now_s() * 1e6)
+        if stamp_us <= self.last_stamp_us:
+            stamp_us = self.last_stamp_us + 1
+        self.last_stamp_us = stamp_us
+        return stamp_us

@@ -105,6 +105,9 @@ class Faults(msgspec.Struct, frozen=True):
             (self.refused, "refused"),
         )
 
+    def reads(self) -> tuple[tuple[float, str], ...]:
+        return ((self.lost_answer + self.lost_request, "lost_read"), (self.split_read, "split_read"))
+
     def rounds(self) -> tuple[tuple[float, str], ...]:
         return (
             (self.lost_answer, "lost_answer"),

@@ -47,11 +47,12 @@ class Livelock(RuntimeError):
 class Owner:
     """Whose callbacks these are."""
 
-    __slots__ = ("dead", "held", "holds", "name")
+    __slots__ = ("dead", "held", "holds", "name", "stopped")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = False
+        self.stopped = False  # dead, or held
         self.holds = 0  # how many pauses are on; its callbacks run only at 0
         self.held: list[Handle] = []
 
@@ -142,6 +143,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def hold(self, owner: Owner) -> None:
         if not owner.dead:
             owner.holds += 1
+            owner.stopped = True
             self.restless += owner.holds == 1
 
     def release(self, owner: Owner) -> None:
@@ -150,13 +152,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         owner.holds -= 1
         if owner.holds == 0:
             self.restless -= 1
+            owner.stopped = False
             self._ready.extend(owner.held)
             owner.held.clear()
 
     def kill(self, owner: Owner) -> None:
         if not owner.dead:
             self.restless += owner.holds == 0
-            owner.dead = True
+            owner.dead = owner.stopped = True
 
     # ---- what asyncio asks of a loop
 
@@ -231,9 +234,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         while True:
             while ready:
                 handle = ready.popleft()
-                if handle._cancelled or (self.restless and self._kept(handle)):
+                if handle._cancelled:
                     continue
-                handle._context.run(handle._callback, *handle._args)
+                context = handle._context
+                if self.restless and (owner := context.get(OWNER)) is not None and owner.stopped:
+                    owner.held.append(handle)  # kept for later
+                    continue
+                context.run(handle._callback, *handle._args)
                 steps += 1
                 if steps > MAX_STEPS_PER_INSTANT:
                     raise Livelock(f"over {MAX_STEPS_PER_INSTANT} callbacks at {self._now_s:.6f} s; last: {handle!r}")
@@ -250,14 +257,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             elif not event._cancelled:
                 ready.append(event)
 
-    def _kept(self, handle: Handle) -> bool:
-        """Whether the callback's owner is held or dead: then it is kept for later."""
-        owner = handle._context.get(OWNER)
-        if owner is None or not (owner.holds or owner.dead):
-            return False
-        owner.held.append(handle)
-        return True
-
     def _stuck(self) -> str:
         waiting = [task for task in self._tasks if not task.done()]
         names = ", ".join(f"{task.get_name()} ({_place(task)})" for task in waiting[:20])
@@ -273,7 +272,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.restless = 0
         left = [task for task in self._tasks if not task.done()]
         for owner in self._owners:
-            owner.dead, owner.holds = False, 0
+            owner.dead, owner.stopped, owner.holds = False, False, 0
             self._ready.extend(owner.held)
             owner.held.clear()
         for task in left:

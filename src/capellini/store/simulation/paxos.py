@@ -18,10 +18,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from capellini.model.errors import Unavailable, Unknown
-from capellini.store.interface import Cas, Page, Slice
-from capellini.store.simulation.cells import NEVER, Delta, cells_of
-from capellini.store.simulation.replica import Mutation, Partition, Replica, bits_of
+from capellini.store.interface import Cas, Level, Page, Slice
+from capellini.store.simulation.cells import NEVER, Delta, delta_of_cas
+from capellini.store.simulation.network import answer
+from capellini.store.simulation.replica import EPOCH_S, Mutation, Partition, Replica, bits_of
 from capellini.store.simulation.view import judge, page_of
 
 if TYPE_CHECKING:
@@ -34,38 +37,28 @@ MOST_BACKOFFS: Final = 16
 SET_BACK: Final = 0.3  # how often a newcomer's ballot takes the promise from the one under way, which then tries again
 
 
-class Round:
+class Round(msgspec.Struct, eq=False):
     """One compare-and-set or serial read on its way through Paxos."""
 
-    __slots__ = ("asks", "client", "coordinator", "deadline_s", "fate", "future", "set_back_s", "since_s")
-
-    def __init__(
-        self,
-        asks: Cas | Slice,
-        client: SimulatedClient,
-        coordinator: Replica,
-        future: asyncio.Future[Any] | None,
-        deadline_s: float,
-        fate: str | None = None,
-    ) -> None:
-        self.asks = asks
-        self.client = client
-        self.coordinator = coordinator
-        self.future = future  # None: nobody waits any more
-        self.deadline_s = deadline_s
-        self.fate = fate
-        self.since_s = 0.0
-        self.set_back_s = 0.0
+    asks: Cas | Slice
+    client: SimulatedClient
+    coordinator: Replica
+    future: asyncio.Future[Any] | None  # None: nobody waits any more
+    deadline_s: float
+    fate: str | None = None
+    since_s: float = 0.0
+    set_back_s: float = 0.0
 
 
 class Paxos:
     """The rounds of one partition in one scope."""
 
-    __slots__ = ("ballot_us", "current", "limbo", "need", "partition", "places", "turns", "waiting", "world")
+    __slots__ = ("ballot_us", "current", "level", "limbo", "need", "partition", "places", "turns", "waiting", "world")
 
-    def __init__(self, world: World, partition: Partition, places: tuple[int, ...], need: int) -> None:
+    def __init__(self, world: World, partition: Partition, level: Level, places: tuple[int, ...], need: int) -> None:
         self.world = world
         self.partition = partition
+        self.level = level
         self.places = places
         self.need = need
         self.ballot_us = 0
@@ -79,7 +72,7 @@ class Paxos:
     def submit(self, round: Round, sent_s: float = 0.0) -> None:
         """`sent_s`: what the way to the coordinator takes."""
         world = self.world
-        round.since_s = world.loop.time()
+        round.since_s = world.loop._now_s
         if self.current is None:
             self._begin(round, sent_s)
             return
@@ -90,12 +83,19 @@ class Paxos:
 
     def _begin(self, round: Round, wait_s: float) -> None:
         self.current = round
-        world = self.world
-        far_s = world.network.far_s if len(self.places) == len(self.partition.replicas) else 0.0
-        trip_s = world.network.round_trip() + 2 * far_s
-        if isinstance(round.asks, Cas):
-            trip_s += world.network.round_trip() + 2 * far_s
-        world.loop.at(world.loop.time() + wait_s + trip_s, self._decide, round)
+        network, loop = self.world.network, self.world.loop
+        if network.far_s and len(self.places) == len(self.partition.replicas):
+            wait_s += 4 * network.far_s if isinstance(round.asks, Cas) else 2 * network.far_s
+        if network.slow:
+            wait_s += network.round_trip()
+            if isinstance(round.asks, Cas):
+                wait_s += network.round_trip()
+        else:
+            bits = network.random.getrandbits(20)
+            wait_s += network.trips[bits & 1023]
+            if isinstance(round.asks, Cas):
+                wait_s += network.trips[bits >> 10]
+        loop.at(loop._now_s + wait_s, self._decide, round)
 
     def _decide(self, round: Round) -> None:
         world = self.world
@@ -125,19 +125,20 @@ class Paxos:
 
     def _turn(self, round: Round) -> None:
         world, partition = self.world, self.partition
-        now_s = world.loop.time()
+        network, now_s = world.network, world.loop._now_s
         if round.coordinator.paused_until_s > now_s:  # it begins again when it goes on; others do not wait for it
             self._lose(round)
             world.later("late_cas", self.submit, round, at_s=round.coordinator.paused_until_s)
             return
-        answering = world.network.answering(round.coordinator, partition, self.places)
+        answering = network.answering(round.coordinator, partition, self.places) if network.troubled else self.places
         if len(answering) < self.need:
             self._too_few(round)
             return
-        contacted = bits_of(world.network.some(answering, self.need))
+        contacted = network.contact(answering, self.need)
         self.turns += 1
-        self._settle_limbo(contacted, now_s)
-        wall_s = world.wall_s(round.coordinator)
+        if self.limbo is not None:
+            self._settle_limbo(self.limbo, contacted, now_s)
+        wall_s = EPOCH_S + now_s + round.coordinator.offset_s
         self.ballot_us = max(int(wall_s * 1e6), self.ballot_us + 2)  # a drop takes the number below its own
         parts = partition.seen(contacted, now_s, serial=True)
         asks = round.asks
@@ -148,7 +149,7 @@ class Paxos:
         if not outcome.applied:
             self._answer(round, outcome, now_s)
             return
-        delta = delta_of(asks, partition, self.ballot_us, wall_s)
+        delta = delta_of_cas(asks, partition.ordering, self.ballot_us, wall_s)
         if round.fate == "stall_cas":
             world.later("late_cas", self._propose_late, round, delta, self.turns)
             self._lose(round)
@@ -172,16 +173,29 @@ class Paxos:
 
     def _commit(self, round: Round, delta: Delta, contacted: int, outcome: object) -> None:
         world, partition = self.world, self.partition
-        now_s = world.loop.time()
-        arrivals = world.network.arrivals(round.coordinator, partition, now_s)
+        network, now_s = world.network, world.loop._now_s
+        scope = partition.placement.scope(self.level, round.coordinator.dc)
+        if network.troubled:
+            arrivals, done_s = self._send(round.coordinator, now_s)
+        elif network.some_slow(scope.messages):
+            with network.slowly():
+                arrivals, done_s = self._send(round.coordinator, now_s)
+        else:
+            way = network.way(scope)
+            arrivals = [now_s + each_s for each_s in way.arrivals_s]
+            done_s = now_s + way.acked_s
         partition.add(Mutation(delta, arrivals, contacted), world.unsynced_s, now_s)
-        acks = sorted(arrivals[place] for place in self.places)
-        done_s = acks[self.need - 1] + world.network.delay()
         if done_s > now_s + CONTENTION_TIMEOUT_S or round.fate == "lost_answer":
             world.faults["lost_answer_applied"] += 1
             self._lose(round)
         else:
             self._answer(round, outcome, done_s)
+
+    def _send(self, coordinator: Replica, now_s: float) -> tuple[list[float], float]:
+        """When a decision reaches each replica, message by message, and when the coordinator knows of enough."""
+        network = self.world.network
+        arrivals = network.arrivals(coordinator, self.partition, now_s)
+        return arrivals, sorted([arrivals[place] for place in self.places])[self.need - 1] + network.delay()
 
     def _propose_late(self, round: Round, delta: Delta, turn: int) -> None:
         world = self.world
@@ -192,12 +206,10 @@ class Paxos:
         world.faults["late_cas_applied"] += 1
         self.turns += 1
         round.future = None
-        self._commit(round, delta, bits_of(world.network.some(answering, self.need)), None)
+        self._commit(round, delta, world.network.contact(answering, self.need), None)
 
-    def _settle_limbo(self, contacted: int, now_s: float) -> None:
-        limbo, self.limbo = self.limbo, None
-        if limbo is None:
-            return
+    def _settle_limbo(self, limbo: Mutation, contacted: int, now_s: float) -> None:
+        self.limbo = None
         if not limbo.accepted & contacted:
             self.world.faults["limbo_cas_void"] += 1
             return
@@ -210,6 +222,12 @@ class Paxos:
     def _answer(self, round: Round, result: Page | object, done_s: float) -> None:
         if round.future is None:
             return
+        network = self.world.network
+        if round.fate is None and not network.troubled and not network.slow:  # the usual way, with fewer steps
+            at_s = done_s + network.table[network.random.getrandbits(10)]
+            if at_s <= round.deadline_s:
+                self.world.loop.at(at_s, answer, round.future, result)
+                return
         if round.fate == "lost_answer":
             self.world.faults["lost_answer_not_applied" if isinstance(round.asks, Cas) else "lost_read"] += 1
             self._lose(round)
@@ -224,17 +242,3 @@ class Paxos:
     def _lose(self, round: Round) -> None:
         if round.future is not None:
             self.world.lose_answer(round.future, round.deadline_s)
-
-
-def delta_of(cas: Cas, partition: Partition, ballot_us: int, wall_s: float) -> Delta:
-    expires_s = NEVER if cas.ttl_s is None else wall_s + cas.ttl_s
-    order = partition.ordering.order
-    rows = []
-    static = None
-    for change in cas.changes:
-        cells = cells_of(change.values, ballot_us, expires_s)
-        if change.key is None:
-            static = cells
-        else:
-            rows.append((order(change.key), cells))
-    return Delta(rows, static, ballot_us - 1 if cas.drop else 0)

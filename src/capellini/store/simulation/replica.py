@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from capellini.store.interface import Key, Table
 from capellini.store.simulation.cells import NEVER, Delta, Ordering, State
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from capellini.store.simulation.paxos import Paxos
 
 FOLD_AT: Final = 16  # mutations pending: more than are usually on their way
+EPOCH_S: Final = 1_700_000_000.0  # the wall time at which every run begins
 PERIOD_S: Final = 10.0  # how long a periodic commit log leaves writes unsynced, at most
 
 
@@ -43,16 +46,13 @@ class Replica:
         self.offset_s = 0.0  # how far its wall clock is ahead
 
 
-class Mutation:
+class Mutation(msgspec.Struct, gc=False):
     """A write and when it is where. `arrivals` and `accepted` are by place in the partition's list of replicas."""
 
-    __slots__ = ("accepted", "arrivals", "delta", "settled_s")
-
-    def __init__(self, delta: Delta, arrivals: list[float], accepted: int = 0) -> None:
-        self.delta = delta
-        self.arrivals = arrivals
-        self.accepted = accepted  # bits: replicas whose Paxos state has it, whether it was committed there or not
-        self.settled_s = 0.0  # when nothing more happens to it by itself
+    delta: Delta
+    arrivals: list[float]
+    accepted: int = 0  # bits: replicas whose Paxos state has it, whether it was committed there or not
+    settled_s: float = 0.0  # when nothing more happens to it by itself
 
     def there(self, now_s: float) -> int:
         """Bits: where it has arrived."""
@@ -65,8 +65,6 @@ class Mutation:
 
     def missed(self) -> int:
         """Bits: where it will not arrive by itself."""
-        if NEVER not in self.arrivals:
-            return 0
         return sum(1 << place for place, arrival in enumerate(self.arrivals) if arrival == NEVER)
 
 
@@ -103,9 +101,14 @@ class Partition:
         self.paxos: dict[str | None, Paxos] = {}  # by scope: None is all of the world
 
     def add(self, mutation: Mutation, unsynced_s: float, now_s: float) -> None:
-        self._time(mutation, unsynced_s)
-        self.pending.append(mutation)
-        if len(self.pending) > self._fold_at:  # written, but never read
+        last_s = max(mutation.arrivals)
+        if last_s == NEVER:
+            self._time(mutation, unsynced_s)
+        else:
+            mutation.settled_s = last_s + unsynced_s
+        pending = self.pending
+        pending.append(mutation)
+        if len(pending) > self._fold_at:  # written, but never read
             self.fold(now_s)
             self._fold_at = 2 * len(self.pending) + FOLD_AT
 
@@ -122,10 +125,11 @@ class Partition:
             if mutation.settled_s > now_s:
                 kept.append(mutation)
                 continue
-            missed = mutation.missed()
-            if not missed:
+            if NEVER not in mutation.arrivals:
                 self.agreed.absorb(mutation.delta)
-            elif missed & mutation.accepted:
+                continue
+            missed = mutation.missed()
+            if missed & mutation.accepted:
                 kept.append(mutation)  # Paxos still has it where it was not committed
             elif missed != self.everywhere:  # else it is lost: nobody ever had it, or nobody has it any more
                 self._lag(missed, mutation.delta)
@@ -145,6 +149,8 @@ class Partition:
         if self.pending:
             self.fold(now_s)
         found: list[Delta | State] = [self.agreed]
+        if not self.pending and not self.behind:
+            return found
         found += [state for missed, state in self.behind.items() if contacted & ~missed]
         for mutation in self.pending:
             there = mutation.there(now_s)

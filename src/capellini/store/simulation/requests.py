@@ -2,8 +2,8 @@
 
 The fate of a request is drawn when it is sent, and costs few events: a write is one mutation with its arrival times and
 one event for the answer; a read is one event that reads and answers; a compare-and-set is one event that decides and
-one that answers. When nothing is wrong in the world and nothing can go wrong by chance, the short way is taken; else
-every message is looked at.
+one that answers. When nothing is wrong in the world and the request was not drawn to go wrong, the short way is taken;
+else every message is looked at.
 
     refused          Unavailable: nothing was sent to any replica, now or later
     lost request     Unknown: nothing happens
@@ -15,15 +15,14 @@ every message is looked at.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from capellini.model.errors import Unavailable
-from capellini.store.interface import Cas, Level, Slice
-from capellini.store.simulation.cells import NEVER, Delta
-from capellini.store.simulation.network import CLIENT_TIMEOUT_S, answer, fail
+from capellini.store.interface import Batch, Cas, Level, Slice
+from capellini.store.simulation.cells import NEVER, Delta, delta_of_batch
+from capellini.store.simulation.network import CLIENT_TIMEOUT_S, Scope, answer, fail
 from capellini.store.simulation.paxos import Paxos, Round
-from capellini.store.simulation.replica import Mutation, Partition, Replica, bits_of
+from capellini.store.simulation.replica import EPOCH_S, Mutation, Partition, Replica, bits_of
 from capellini.store.simulation.view import bounds_of, page_of, static_cells, within
 
 if TYPE_CHECKING:
@@ -32,8 +31,10 @@ if TYPE_CHECKING:
 
 WRITE_TIMEOUT_S: Final = 2.0  # how long a coordinator waits for replicas
 READ_TIMEOUT_S: Final = 2.0
+READ_MESSAGES: Final = 4  # to the coordinator, to a replica, and back
 
-Make = Callable[[int, float], Delta]  # from a timestamp and the coordinator's wall time
+Fates = tuple[tuple[float, str], ...]
+What = Batch | None  # None: the partition is dropped
 
 
 def refuse(world: World, future: asyncio.Future[Any], says: str) -> asyncio.Future[Any]:
@@ -43,7 +44,7 @@ def refuse(world: World, future: asyncio.Future[Any], says: str) -> asyncio.Futu
     return future
 
 
-def _fate(world: World, fates: tuple[tuple[float, str], ...]) -> str | None:
+def _fate(world: World, fates: Fates) -> str | None:
     drawn = world.random.random()
     for chance, fate in fates:
         drawn -= chance
@@ -56,48 +57,41 @@ def _fate(world: World, fates: tuple[tuple[float, str], ...]) -> str | None:
 
 
 def write(
-    client: SimulatedClient, partition: Partition, make: Make, level: Level, stamp_us: int | None
+    client: SimulatedClient, partition: Partition, what: What, level: Level, stamp_us: int | None
 ) -> asyncio.Future[None]:
-    world = client.world
-    network = world.network
+    world, dc = client.world, client.dc
+    network, loop = world.network, world.loop
+    scope = partition.placement.scope(level, dc)
+    future: asyncio.Future[None] = asyncio.Future(loop=loop)
     if world.risky or network.troubled:
-        return _write_carefully(client, partition, make, level, stamp_us)
-    loop = world.loop
-    future: asyncio.Future[None] = loop.create_future()
-    near = network.near[client.dc]
-    placement = partition.placement
-    places, need = placement.scope(level, client.dc)
-    count = len(partition.replicas)
-    bits = world.random.getrandbits(20 * count + 30)
-    table = network.table
-    coordinator = near[(bits >> 20 * count + 20) % len(near)]
-    sent_s = loop._now_s + table[bits >> 20 * count & 1023]
-    arrivals = []
-    for more_s in placement.far_s[client.dc]:
-        arrivals.append(sent_s + table[bits & 1023] + more_s)
-        bits >>= 10
-    acks = []
-    for place in places:
-        acks.append(
-            2 * arrivals[place] - sent_s if arrivals[place] - sent_s > 0.01 else arrivals[place] + table[bits & 1023]
-        )
-        bits >>= 10
-    acks.sort()
-    delta = make(client.stamp_us() if stamp_us is None else stamp_us, world.wall_s(coordinator))
-    mutation = Mutation(delta, arrivals)
-    partition.add(mutation, world.unsynced_s, loop._now_s)
-    loop.at(
-        acks[need - 1] + table[bits & 1023],
-        _written,
-        world,
-        client,
-        coordinator,
-        future,
-        mutation,
-        places,
-        need,
-    )
+        fate = _fate(world, world.fates()[0])
+        if fate is not None or network.troubled:
+            _write_carefully(client, partition, what, scope, stamp_us, future, fate)
+            return future
+        if network.some_slow(scope.messages):
+            with network.slowly():
+                _write_carefully(client, partition, what, scope, stamp_us, future, None)
+            return future
+    near, table = network.near[dc], network.table
+    bits = world.random.getrandbits(30)
+    coordinator = near[(bits >> 20) % len(near)]
+    now_s = loop._now_s
+    sent_s = now_s + table[bits & 1023]
+    way = network.way(scope)
+    wall_s = EPOCH_S + now_s + coordinator.offset_s
+    if stamp_us is None:
+        stamp_us = int(wall_s * 1e6) if world.profile.coordinator_stamps else client.stamp_us()
+    mutation = Mutation(_delta(what, partition, stamp_us, wall_s), [sent_s + each_s for each_s in way.arrivals_s])
+    partition.add(mutation, world.unsynced_s, now_s)
+    answered_s = sent_s + way.acked_s + table[bits >> 10 & 1023]
+    loop.at(answered_s, _written, world, client, coordinator, future, mutation, scope)
     return future
+
+
+def _delta(what: What, partition: Partition, stamp_us: int, wall_s: float) -> Delta:
+    if what is None:
+        return Delta([], None, stamp_us)
+    return delta_of_batch(what, partition.ordering, stamp_us, wall_s)
 
 
 def _written(
@@ -106,15 +100,15 @@ def _written(
     coordinator: Replica,
     future: asyncio.Future[None],
     mutation: Mutation,
-    places: tuple[int, ...],
-    need: int,
+    scope: Scope,
 ) -> None:
     if not world.network.troubled:
-        answer(future, None)
+        if not future.done():
+            future.set_result(None)
         return
     now_s = world.loop.time()
-    arrived = sum(mutation.arrivals[place] <= now_s for place in places)
-    if arrived < need or not world.network.reaches(client.name, coordinator):
+    arrived = sum(mutation.arrivals[place] <= now_s for place in scope.places)
+    if arrived < scope.need or not world.network.reaches(client.name, coordinator):
         world.faults["lost_answer_applied"] += 1  # something broke while it was under way
         world.lose_answer(future, now_s + WRITE_TIMEOUT_S)
     elif coordinator.paused_until_s > now_s:
@@ -124,59 +118,66 @@ def _written(
 
 
 def _write_carefully(
-    client: SimulatedClient, partition: Partition, make: Make, level: Level, stamp_us: int | None
-) -> asyncio.Future[None]:
+    client: SimulatedClient,
+    partition: Partition,
+    what: What,
+    scope: Scope,
+    stamp_us: int | None,
+    future: asyncio.Future[None],
+    fate: str | None,
+) -> None:
     world = client.world
-    network, profile, loop = world.network, world.profile, world.loop
-    future: asyncio.Future[None] = loop.create_future()
+    network, loop = world.network, world.loop
     deadline_s = loop.time() + CLIENT_TIMEOUT_S
     coordinator = network.coordinator(client.name, client.dc)
     if coordinator is None:
-        return refuse(world, future, "no server of the store can be reached")
-    if stamp_us is None and not profile.coordinator_stamps:
+        refuse(world, future, "no server of the store can be reached")
+        return
+    if stamp_us is None and not world.profile.coordinator_stamps:
         stamp_us = client.stamp_us()
-    fate = _fate(world, profile.writes())
     if fate == "refused":
-        return refuse(world, future, "the store has too much to do")
+        refuse(world, future, "the store has too much to do")
+        return
     if fate == "late_write":
-        world.later("late_write", _land, world, coordinator, partition, make, stamp_us)
+        world.later("late_write", _land, world, coordinator, partition, what, stamp_us)
         world.lose_answer(future, deadline_s)
-        return future
+        return
     there_s = network.arrival(client.name, client.dc, coordinator, loop.time())
     if fate == "lost_request" or there_s == NEVER:
         world.faults["lost_answer_not_applied"] += 1
         world.lose_answer(future, deadline_s)
-        return future
-    places, need = partition.placement.scope(level, client.dc)
+        return
+    places, need = scope.places, scope.need
     known = network.believed(coordinator, partition, places)
     if known < need:
-        return refuse(world, future, f"{known} of the {need} replicas that are needed are up")
+        refuse(world, future, f"{known} of the {need} replicas that are needed are up")
+        return
     if there_s > deadline_s:  # the coordinator stands still, and will read it when it goes on
-        world.later("late_write", _land, world, coordinator, partition, make, stamp_us, at_s=there_s)
+        world.later("late_write", _land, world, coordinator, partition, what, stamp_us, at_s=there_s)
         world.lose_answer(future, deadline_s)
-        return future
-    mutation = _send(world, coordinator, partition, make, stamp_us, there_s)
-    done_s = sorted(mutation.arrivals[place] for place in places)[need - 1] + network.delay()
+        return
+    mutation = _send(world, coordinator, partition, what, stamp_us, there_s)
+    done_s = sorted([mutation.arrivals[place] for place in places])[need - 1] + network.delay()
     if fate == "lost_answer" or done_s > min(deadline_s, there_s + WRITE_TIMEOUT_S):
         world.faults["lost_answer_applied"] += 1
         world.lose_answer(future, min(deadline_s, there_s + WRITE_TIMEOUT_S + network.delay()))
     else:
-        loop.at(done_s + network.delay(), _written, world, client, coordinator, future, mutation, places, need)
-    return future
+        loop.at(done_s + network.delay(), _written, world, client, coordinator, future, mutation, scope)
 
 
 def _send(
-    world: World, coordinator: Replica, partition: Partition, make: Make, stamp_us: int | None, at_s: float
+    world: World, coordinator: Replica, partition: Partition, what: What, stamp_us: int | None, at_s: float
 ) -> Mutation:
     wall_s = world.wall_s(coordinator)
     arrivals = world.network.arrivals(coordinator, partition, at_s)
-    mutation = Mutation(make(int(wall_s * 1e6) if stamp_us is None else stamp_us, wall_s), arrivals)
-    if any(at != NEVER for at in arrivals):
+    stamp_us = int(wall_s * 1e6) if stamp_us is None else stamp_us
+    mutation = Mutation(_delta(what, partition, stamp_us, wall_s), arrivals)
+    if min(arrivals) != NEVER:
         partition.add(mutation, world.unsynced_s, world.loop.time())
     return mutation
 
 
-def _land(world: World, coordinator: Replica, partition: Partition, make: Make, stamp_us: int | None) -> None:
+def _land(world: World, coordinator: Replica, partition: Partition, what: What, stamp_us: int | None) -> None:
     """A late write reaches its coordinator, or one that was handed its work, at last."""
     if not coordinator.up:
         up = [replica for replica in world.replicas if replica.up]
@@ -184,7 +185,7 @@ def _land(world: World, coordinator: Replica, partition: Partition, make: Make, 
             world.faults["late_write_lost"] += 1
             return
         coordinator = world.random.choice(up)
-    _send(world, coordinator, partition, make, stamp_us, world.loop.time())
+    _send(world, coordinator, partition, what, stamp_us, world.loop.time())
 
 
 # ---- reads
@@ -193,24 +194,24 @@ def _land(world: World, coordinator: Replica, partition: Partition, make: Make, 
 def read(client: SimulatedClient, partition: Partition, slice: Slice) -> asyncio.Future[Any]:
     world = client.world
     network, loop = world.network, world.loop
+    scope = partition.placement.scope(slice.level, client.dc)
+    future: asyncio.Future[Any] = asyncio.Future(loop=loop)
     if world.risky or network.troubled:
-        return _read_carefully(client, partition, slice)
-    future: asyncio.Future[Any] = loop.create_future()
-    near = network.near[client.dc]
-    bits = world.random.getrandbits(50)
-    table = network.table
-    coordinator = near[(bits >> 40) % len(near)]
-    at_s = (
-        loop._now_s
-        + table[bits & 1023]
-        + table[bits >> 10 & 1023]
-        + table[bits >> 20 & 1023]
-        + table[bits >> 30 & 1023]
-    )
-    places, need = partition.placement.scope(slice.level, client.dc)
-    if network.far_s and need > len(network.near[client.dc]) // 2 + 1:
+        fate = _fate(world, world.fates()[2])
+        if fate is not None or network.troubled:
+            _read_carefully(client, partition, slice, scope, future, fate)
+            return future
+        if network.some_slow(READ_MESSAGES):
+            with network.slowly():
+                _read_carefully(client, partition, slice, scope, future, None)
+            return future
+    near, trips = network.near[client.dc], network.trips
+    bits = world.random.getrandbits(30)
+    coordinator = near[(bits >> 20) % len(near)]
+    at_s = loop._now_s + trips[bits & 1023] + trips[bits >> 10 & 1023]
+    if network.far_s and scope.need > len(near) // 2 + 1:
         at_s += 2 * network.far_s
-    loop.at(at_s, _read_now, world, coordinator, partition, slice, places, need, future)
+    loop.at(at_s, _read_now, world, coordinator, partition, slice, scope, future)
     return future
 
 
@@ -219,49 +220,53 @@ def _read_now(
     coordinator: Replica,
     partition: Partition,
     slice: Slice,
-    places: tuple[int, ...],
-    need: int,
+    scope: Scope,
     future: asyncio.Future[Any],
 ) -> None:
     if future.done():
         return
-    wall_s = world.wall_s(coordinator)
+    now_s = world.loop._now_s
+    wall_s = EPOCH_S + now_s + coordinator.offset_s
     if not partition.pending and not partition.behind:
         future.set_result(page_of((partition.agreed,), slice, partition.ordering, wall_s))
         return
-    now_s = world.loop.time()
-    answering = world.network.answering(coordinator, partition, places)
+    network, need = world.network, scope.need
+    answering = network.answering(coordinator, partition, scope.places) if network.troubled else scope.places
     if len(answering) < need:
         future.set_exception(Unavailable("too few replicas answered a read"))
         return
-    contacted = bits_of(world.network.some(answering, need))
+    contacted = network.contact(answering, need)
     parts = partition.seen(contacted, now_s)
     future.set_result(page_of(parts, slice, partition.ordering, wall_s))
-    if need > 1:
+    if need > 1 and (partition.pending or partition.behind):
         partition.repair(contacted, len(partition.replicas) // 2 + 1, now_s)
 
 
-def _read_carefully(client: SimulatedClient, partition: Partition, slice: Slice) -> asyncio.Future[Any]:
+def _read_carefully(
+    client: SimulatedClient,
+    partition: Partition,
+    slice: Slice,
+    scope: Scope,
+    future: asyncio.Future[Any],
+    fate: str | None,
+) -> None:
     world = client.world
-    network, profile, loop = world.network, world.profile, world.loop
-    future: asyncio.Future[Any] = loop.create_future()
+    network, loop = world.network, world.loop
     coordinator = network.coordinator(client.name, client.dc)
     if coordinator is None:
-        return refuse(world, future, "no server of the store can be reached")
+        refuse(world, future, "no server of the store can be reached")
+        return
     there_s = network.arrival(client.name, client.dc, coordinator, loop.time())
-    lost = world.random.random() < profile.lost_answer + profile.lost_request
-    if lost or there_s > loop.time() + READ_TIMEOUT_S:
+    if fate == "lost_read" or there_s > loop.time() + READ_TIMEOUT_S:
         world.faults["lost_read"] += 1
         loop.at(loop.time() + READ_TIMEOUT_S, fail, future, Unavailable("a read was not answered in time"))
-        return future
-    places, need = partition.placement.scope(slice.level, client.dc)
+        return
     at_s = there_s + network.delay() + network.delay()
-    if need > 1 and world.random.random() < profile.split_read:
+    if fate == "split_read" and scope.need > 1:
         world.faults["split_read"] += 1
-        loop.at(at_s, _read_first, world, coordinator, partition, slice, places, need, future)
+        loop.at(at_s, _read_first, world, coordinator, partition, slice, scope, future)
     else:
-        loop.at(at_s, _read_now, world, coordinator, partition, slice, places, need, future)
-    return future
+        loop.at(at_s, _read_now, world, coordinator, partition, slice, scope, future)
 
 
 def _read_first(
@@ -269,16 +274,15 @@ def _read_first(
     coordinator: Replica,
     partition: Partition,
     slice: Slice,
-    places: tuple[int, ...],
-    need: int,
+    scope: Scope,
     future: asyncio.Future[Any],
 ) -> None:
     """One replica is read now, the others later: together they may show a later write without an earlier one."""
-    answering = world.network.answering(coordinator, partition, places)
-    if len(answering) < need:
+    answering = world.network.answering(coordinator, partition, scope.places)
+    if len(answering) < scope.need:
         fail(future, Unavailable("too few replicas answered a read"))
         return
-    first, *others = world.network.some(answering, need)
+    first, *others = world.network.some(answering, scope.need)
     parts = partition.seen(1 << first, world.loop.time())
     rows = within(parts, bounds_of(slice, partition.ordering))
     early = Delta(
@@ -325,19 +329,22 @@ def serial(client: SimulatedClient, partition: Partition, asks: Cas | Slice) -> 
     """A compare-and-set or a serial read."""
     world = client.world
     loop, network = world.loop, world.network
-    future: asyncio.Future[Any] = loop.create_future()
+    future: asyncio.Future[Any] = asyncio.Future(loop=loop)
     now_s = loop._now_s
     deadline_s = now_s + CLIENT_TIMEOUT_S
-    paxos = _paxos(client, partition, asks.level)
-    if not world.risky and not network.troubled:
+    paxos = partition.paxos.get(client.dc if asks.level is Level.LOCAL_SERIAL else None)
+    if paxos is None:
+        paxos = _paxos(client, partition, asks.level)
+    fate = _fate(world, world.fates()[1]) if world.risky else None
+    if fate is None and not network.troubled:
         near = network.near[client.dc]
-        coordinator = near[int(world.random.random() * len(near))]
-        paxos.submit(Round(asks, client, coordinator, future, deadline_s), network.delay())
+        bits = world.random.getrandbits(20)
+        coordinator = near[(bits >> 10) % len(near)]
+        paxos.submit(Round(asks, client, coordinator, future, deadline_s), network.table[bits & 1023])
         return future
     chosen = network.coordinator(client.name, client.dc)
     if chosen is None:
         return refuse(world, future, "no server of the store can be reached")
-    fate = _fate(world, world.profile.rounds())
     if fate == "refused":
         return refuse(world, future, "the store has too much to do")
     round = Round(asks, client, chosen, future, deadline_s, fate)
@@ -372,9 +379,7 @@ def _begin(world: World, paxos: Paxos, round: Round) -> None:
 
 
 def _paxos(client: SimulatedClient, partition: Partition, level: Level) -> Paxos:
-    scope = client.dc if level is Level.LOCAL_SERIAL else None
-    found = partition.paxos.get(scope)
-    if found is None:
-        places, need = partition.placement.scope(level, client.dc)
-        found = partition.paxos[scope] = Paxos(client.world, partition, places, need)
-    return found
+    scope = partition.placement.scope(level, client.dc)
+    made = Paxos(client.world, partition, level, scope.places, scope.need)
+    partition.paxos[client.dc if level is Level.LOCAL_SERIAL else None] = made
+    return made

@@ -13,6 +13,8 @@ Bounds = tuple[Order | None, bool, Order | None]  # the least key, whether it is
 
 
 def bounds_of(slice: Slice, ordering: Ordering) -> Bounds:
+    if slice.after is None and ordering.plain:
+        return slice.start, False, slice.end
     after = None if slice.after is None else ordering.order(slice.after)
     start = None if slice.start is None else ordering.order(slice.start)
     end = None if slice.end is None else ordering.order(slice.end)
@@ -31,17 +33,17 @@ def _range(keys: list[Order], bounds: Bounds) -> tuple[int, int]:
 
 
 def page_of(parts: Parts, slice: Slice, ordering: Ordering, now_s: float) -> Page:
-    static = static_of(parts, now_s)
-    columns = slice.columns
+    first = parts[0]
+    columns, limit = slice.columns, slice.limit
+    alone = len(parts) == 1
+    static = {} if alone and first.static is None else static_of(parts, now_s)
     if columns is not None:
         static = {name: value for name, value in static.items() if name in columns}
     rows: list[Row] = []
-    limit = slice.limit
     if limit == 0:
         return Page(rows, static)
     plain, key_of = ordering.plain, ordering.key
-    first = parts[0]
-    if len(parts) == 1 and isinstance(first, State) and plain and columns is None and not slice.reverse:
+    if alone and plain and columns is None and not slice.reverse and isinstance(first, State):
         return _quick_page(first, bounds_of(slice, ordering), limit, static, now_s)
     for order, cells in _rows(parts, bounds_of(slice, ordering), slice.reverse):
         values = live(cells, now_s)
@@ -57,8 +59,12 @@ def page_of(parts: Parts, slice: Slice, ordering: Ordering, now_s: float) -> Pag
 
 def _quick_page(state: State, bounds: Bounds, limit: int, static: dict[str, Value], now_s: float) -> Page:
     """The most usual slice: all replicas agree, forwards, all columns."""
-    low, high = _range(state.keys, bounds)
     keys, rows = state.keys, state.rows
+    low, high = _range(keys, bounds)
+    if state.simple:
+        more = high - low > limit
+        chosen = keys[low : low + limit if more else high]
+        return Page([Row(key, rows[key].values.copy()) for key in chosen], static, more)
     found: list[Row] = []
     for at in range(low, high):
         cells = rows[keys[at]]
@@ -144,7 +150,11 @@ def static_of(parts: Parts, now_s: float) -> dict[str, Value]:
 
 def row_of(parts: Parts, order: Order, now_s: float) -> dict[str, Value]:
     """One row; empty if it does not exist."""
-    cells: Cells | None = None
+    first = parts[0]
+    if len(parts) == 1 and isinstance(first, State):  # the usual case: all replicas agree
+        cells = first.rows.get(order)
+        return {} if cells is None else live(cells, now_s)
+    cells = None
     stamp = 0
     for part in parts:
         if isinstance(part, State):
@@ -172,13 +182,18 @@ def judge(parts: Parts, cas: Cas, ordering: Ordering, now_s: float) -> Outcome:
         if expect is None:
             continue
         key = change.key
-        values = static_of(parts, now_s) if key is None else row_of(parts, ordering.order(key), now_s)
+        if key is None:
+            values = static_of(parts, now_s)
+        else:
+            values = row_of(parts, key if ordering.plain else ordering.order(key), now_s)
         if values:
             rows[key] = values
         if expect is ABSENT:
             holds = holds and not values
         else:
-            holds = holds and all(values.get(name) == value for name, value in expect.items())
+            for name, value in expect.items():
+                if values.get(name) != value:
+                    holds = False
     return Outcome(True, {}) if holds else Outcome(False, rows)
 
 

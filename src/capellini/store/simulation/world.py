@@ -25,11 +25,13 @@ from capellini.store.simulation.client import SimulatedClient, SimulatedClock
 from capellini.store.simulation.faults import Faults, Hand
 from capellini.store.simulation.loop import VirtualLoop
 from capellini.store.simulation.network import Network, Placement, answer, fail, token
+from capellini.store.simulation.replica import EPOCH_S as EPOCH_S
 from capellini.store.simulation.replica import PERIOD_S, Partition, Replica
 
-EPOCH_S: Final = 1_700_000_000.0  # the wall time at which every run begins
 CALM_S: Final = 2.0  # within this all that is late has landed once a world is calm
 REPLICATION: Final = 3
+
+Fates = tuple[tuple[float, str], ...]  # how likely each is
 
 
 class World:
@@ -70,6 +72,8 @@ class World:
         self._late_number = 0
         self.unsynced_s = PERIOD_S if self.profile.periodic else 0.0
         self.risky = self.profile.of_requests()  # single requests can go wrong
+        self._fates = self.profile.writes(), self.profile.rounds(), self.profile.reads()
+        self._fates_of = self.profile
         self._hand = Hand(self, self.profile)
 
     # ---- who and what there is
@@ -146,6 +150,14 @@ class World:
         if found is not None:
             event, args = found
             event(*args)
+
+    def fates(self) -> tuple[Fates, Fates, Fates]:
+        """What can become of a write, a round and a read, by the profile of now."""
+        profile = self.profile
+        if profile is not self._fates_of:
+            self._fates = profile.writes(), profile.rounds(), profile.reads()
+            self._fates_of = profile
+        return self._fates
 
     # ---- answers
 

@@ -1,0 +1,147 @@
+"""What a peer offers to the driver: a server that is started in a fresh folder on loopback, and lanes to it.
+
+    Server     in the benchmark's process: start ─▶ address ─▶ stop; its pid tells what CPU it used
+    Lane       in a driver's process: put, get, ack of whole batches, by the fastest documented way of its usual client
+
+Servers come from the system's packages. Where one is missing and we are root, apt-get brings it; else `Missing` is
+raised and the figure is not measured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+UP_WITHIN_S: Final = 60.0  # a loaded machine takes its time
+DOWN_WITHIN_S: Final = 20.0
+INSTALL_WITHIN_S: Final = 300.0
+_updated: list[bool] = []  # apt-get update was run by this process
+
+
+class Missing(Exception):
+    """The server is not here and cannot be brought."""
+
+
+class Server(ABC):
+    """One server in a folder of its own. `name` is also the name of its module."""
+
+    name: str
+    says: str  # how it is set up and used, for the figure's detail
+    batches: tuple[int, ...] = (1, 100)
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Returns when it answers. Raises Missing."""
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """What a lane in another process is opened with."""
+
+    @abstractmethod
+    def fresh(self, queue: str) -> None:
+        """Make an empty queue of that name."""
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def spawn(self, command: Sequence[str], **options: Any) -> None:
+        with (self.folder / "output.log").open("ab") as output:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, **options)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            try:
+                self.process.wait(DOWN_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
+
+    def until(self, answers: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + UP_WITHIN_S
+        while not answers():
+            assert self.process is not None
+            if self.process.poll() is not None or time.monotonic() > deadline_s:
+                raise Missing(f"{self.name} did not start: {self._last_words()}")
+            time.sleep(0.05)
+
+    def _last_words(self) -> str:
+        lines = (self.folder / "output.log").read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+class Lane(ABC):
+    """A client that belongs to one thread. Handles are whatever `ack` needs."""
+
+    @abstractmethod
+    def put(self, bodies: list[bytes]) -> None:
+        """Durable when it returns."""
+
+    @abstractmethod
+    def get(self, most: int) -> list[Any]:
+        """Handles of up to so many messages; may be empty after a short wait."""
+
+    @abstractmethod
+    def ack(self, handles: list[Any]) -> None:
+        """They are gone for good when it returns."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+def find(program: str, package: str, places: Sequence[str] = ()) -> str:
+    """Where a program is; its package is installed if it can be. Raises Missing."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", *places])
+    found = shutil.which(program, path=path)
+    if found is None:
+        _install(package)
+        found = shutil.which(program, path=path)
+    if found is None:
+        raise Missing(f"{program} is not installed (Debian's package is {package})")
+    return found
+
+
+def _install(package: str) -> None:
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise Missing(f"{package} is not installed, and only root can install it with apt-get")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    commands = [["apt-get", "-qq", "install", "-y", "--no-install-recommends", package]]
+    if not _updated:
+        commands.insert(0, ["apt-get", "-qq", "update"])
+    for command in commands:
+        try:
+            done = subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=INSTALL_WITHIN_S
+            )
+        except subprocess.TimeoutExpired:
+            raise Missing(f"{package} could not be installed: apt-get took too long") from None
+        if done.returncode:
+            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            raise Missing(f"{package} could not be installed: {' '.join(last)}")
+    _updated.append(True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

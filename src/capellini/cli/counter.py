@@ -1,0 +1,106 @@
+"""`capellini counter`: order-free counters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from capellini.cli.speaking import errors_said, say_json, talking, talks
+from capellini.client.counting import WaitingCounters
+from capellini.model.counters import SUM, Reading
+from capellini.model.service import Problem
+
+
+@contextlib.contextmanager
+def _counters(at: str) -> Iterator[WaitingCounters]:
+    with talking(at) as client, errors_said():
+        yield client.counters
+
+
+def _value(text: str) -> Any:
+    """JSON where it is JSON, else the text itself: 5, 1.5, {"add": "x"}, ann."""
+    try:
+        return msgspec.json.decode(text.encode())
+    except msgspec.DecodeError:
+        return text
+
+
+@click.group()
+def counter() -> None:
+    """Count things from anywhere: sums, sets, distinct elements, quantiles."""
+
+
+@counter.command()
+@talks
+@click.argument("name")
+@click.argument("values", nargs=-1)
+@click.option("--kind", default=SUM, show_default=True, help="Of the counter; its first update decides.")
+def add(at: str, as_json: bool, name: str, values: tuple[str, ...], kind: str) -> None:
+    """Update counter NAME with VALUES (1 if none is given). Durable when done.
+
+    A value is JSON, or a text as it stands. Values that begin with a minus come after `--`.
+    """
+    updates = [_value(each) for each in values] or [1]
+    with _counters(at) as counters:
+        counters.update(name, updates, kind)
+    if as_json:
+        say_json({"counted": len(updates)})
+
+
+@counter.command()
+@talks
+@click.argument("names", nargs=-1, required=True)
+def read(at: str, as_json: bool, names: tuple[str, ...]) -> None:
+    """Show the values of counters NAMES."""
+    with _counters(at) as counters:
+        results = counters.read_many(names)
+        if as_json:
+            say_json([_json(each) for each in results])
+        for name, each in zip(names, results, strict=True):
+            if isinstance(each, Problem):
+                if len(names) == 1:
+                    raise each.raised()
+                click.echo(f"{name}: {each.says}", err=True)
+            elif not as_json:
+                shown = msgspec.json.encode(each.value).decode()
+                click.echo(shown if len(names) == 1 else f"{name}\t{shown}")
+    if any(isinstance(each, Problem) for each in results):
+        raise click.exceptions.Exit(1)
+
+
+def _json(each: Reading | Problem) -> Any:
+    return msgspec.to_builtins(each)
+
+
+@counter.command(name="list")
+@talks
+@click.option("--prefix", default="", help="Only names that begin so.")
+@click.option("--after", default="", metavar="NAME", help="Go on after this one.")
+@click.option("-n", "--count", type=click.IntRange(1, 10_000), default=1_000, show_default=True)
+def list_all(at: str, as_json: bool, prefix: str, after: str, count: int) -> None:
+    """List counters, with their kinds."""
+    with _counters(at) as counters:
+        found = counters.listed(prefix, after, count)
+    if as_json:
+        say_json([msgspec.to_builtins(each) for each in found])
+        return
+    for each in found:
+        click.echo(f"{each.name}\t{each.kind}")
+
+
+@counter.command()
+@talks
+@click.argument("names", nargs=-1, required=True)
+def gc(at: str, as_json: bool, names: tuple[str, ...]) -> None:
+    """Merge expired shards of counters NAMES into their tallies. Happens by itself, too."""
+    with _counters(at) as counters:
+        done = [counters.collect(name) for name in names]
+    if as_json:
+        say_json([msgspec.to_builtins(each) for each in done])
+        return
+    for each in done:
+        click.echo(f"{each.name}\t{each.shards} shards{f', deferred: {each.deferred}' if each.deferred else ''}")

@@ -1,0 +1,122 @@
+"""Counters as every caller sees them: a node offers them, the REST API exposes them, the client speaks them.
+
+Batches give one result per item, in order: a value, or an error as a value (`Problem`), so that good items work beside
+bad ones. Errors that concern the whole call are raised.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from capellini.model.service import Problem
+
+SUM: Final = "sum"
+MOST_AT_ONCE: Final = 10_000  # updates, or names to read, in one call
+MOST_LISTED: Final = 10_000
+MOST_INTERSECTED: Final = 32
+
+
+class Update(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """One update, as it is sent: [counter, value] or [counter, value, kind]."""
+
+    counter: str
+    value: Any = 1
+    kind: str = SUM
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """An update that counts, durably."""
+
+    counted: bool = True
+
+
+class Named(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """A counter at one time. `expired`: shards that could be collected."""
+
+    name: str
+    kind: str
+    value: Any
+    shards: int
+    expired: int
+    through: float  # seconds since 1970; 0: nothing was collected yet
+    sketch: bytes | None = None  # of sketches, in the form of Apache DataSketches; only when asked for
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """`deferred`: why not all was collected that could have been; empty: nothing was in the way."""
+
+    name: str
+    shards: int
+    through: float  # seconds since 1970
+    starts: int = 1
+    deferred: str = ""
+
+
+class CounterFigures(msgspec.Struct):
+    """Of one process, since it began."""
+
+    updates: int = 0
+    refused: int = 0  # wrong in themselves
+    writes: int = 0
+    reads: int = 0
+    mutators: int = 0  # born
+    culled: int = 0
+    collections: int = 0
+    collected_shards: int = 0
+    deferred: int = 0  # collections that could not be had
+    taking: int = 0  # mutators in memory now
+    memory_bytes: int = 0
+    deferred_why: str = ""  # the last of them
+
+
+class CounterService(ABC):
+    """Raises Invalid for wrong input (nothing changed), Conflict for an update of another state than the counter has,
+    NotFound for a counter that was never updated, Unavailable when an update does not count, Unknown when it may."""
+
+    @abstractmethod
+    async def update_many(self, updates: Sequence[Update]) -> list[Counted | Problem]:
+        """Durable when it returns."""
+
+    @abstractmethod
+    async def read_many(self, names: Sequence[str], sketch: bool = False) -> list[Reading | Problem]: ...
+
+    @abstractmethod
+    async def listed(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[Named]:
+        """By name."""
+
+    @abstractmethod
+    async def intersection(self, names: Sequence[str]) -> dict[str, float]:
+        """How many different elements all of these theta counters have seen."""
+
+    @abstractmethod
+    async def collect(self, name: str) -> Collected:
+        """Merge what is final into the tally. What the store says is in `deferred`, not raised."""
+
+    def figures(self) -> CounterFigures | None:
+        """None: they are kept elsewhere."""
+        return None
+
+    async def add(self, name: str, value: int = 1) -> None:
+        """Add to a sum. Durable when it returns."""
+        await self.update(name, [value])
+
+    async def update(self, name: str, updates: Sequence[object], kind: str = SUM) -> None:
+        """Durable when it returns. Raises the first problem: what is before it counts."""
+        for result in await self.update_many([Update(name, value, kind) for value in updates]):
+            if isinstance(result, Problem):
+                raise result.raised()
+
+    async def read(self, name: str, sketch: bool = False) -> Reading:
+        (result,) = await self.read_many([name], sketch)
+        if isinstance(result, Problem):
+            raise result.raised()
+        return result

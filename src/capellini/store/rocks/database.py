@@ -1,0 +1,170 @@
+"""The open RocksDB: how it is set, and where the rows of a partition are.
+
+Most partitions share one column family, each under its own prefix. A partition of a table that is `apart` has a column
+family of its own, made at its first write and dropped with it. Which one is written down beside it (store/layout.py):
+a column family that nothing names was left by a crash between the two, and goes when the folder is opened.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+)
+
+from capellini.model.errors import CannotOpen
+from capellini.store import folder as folders
+from capellini.store.layout import APART_KEYS, BEYOND, HEAD, ROWS, Plan, pack_marks
+
+CACHE_BYTES: Final = 32 * 1024 * 1024  # one block cache for everything: hot rows are in memtables anyway
+MEMTABLE_BYTES: Final = 16 * 1024 * 1024
+MEMTABLES_BYTES: Final = 64 * 1024 * 1024  # of all column families together
+LOG_BYTES: Final = 128 * 1024 * 1024  # a larger log makes its oldest column families flush: bounds the time to open
+BLOOM_BITS: Final = 10  # per key: one of a hundred misses reads a block for nothing
+OPEN_FILES: Final = 512
+
+
+class Space(msgspec.Struct, frozen=True):
+    """Where the rows of a partition are: in the common column family below a prefix, or in one of their own."""
+
+    rows: Any  # the Rdict to read from
+    handle: Any  # of its column family, for batches; None: the common one
+    base: bytes  # what comes before the clustering key
+    upper: bytes | None  # above all its rows
+    number: int = 0  # of its own column family
+
+
+class Database:
+    """RocksDB in `folder`. With `scratch` a secondary: it reads what another process writes."""
+
+    def __init__(self, folder: Path, create: bool, scratch: Path | None = None) -> None:
+        """Raises CannotOpen."""
+        self.folder: Final = folder
+        self.scratch: Final = scratch
+        self.apart: dict[bytes, Space] = {}  # by the partition's prefix
+        self._options = _options(Cache(CACHE_BYTES), create)
+        if scratch is not None:
+            self._options.set_max_open_files(-1)  # it must hold its files open: the other process deletes them
+        self.rows: Any = self._opened()
+
+    def _opened(self) -> Any:
+        path = self.folder / folders.DATA_FOLDER
+        access = AccessType.read_write() if self.scratch is None else AccessType.secondary(str(self.scratch))
+        try:
+            names = Rdict.list_cf(str(path), self._options) if (path / "CURRENT").exists() else []
+            families = {name: self._options for name in names if name != "default"}
+            return Rdict(str(path), self._options, column_families=families or None, access_type=access)
+        except Exception as error:  # rocksdict raises plain Exception for everything
+            raise CannotOpen(f"{self.folder} cannot be opened: {error}") from error
+
+    def load(self) -> None:
+        """Find the spaces apart."""
+        self.apart = {}
+        names = set(Rdict.list_cf(str(self.folder / folders.DATA_FOLDER), self._options)) - {"default"}
+        for key, prefix in self.registered(APART_KEYS):
+            number = int.from_bytes(key[len(APART_KEYS) :], "big")
+            if f"a{number}" in names:  # else it was dropped, and the crash came before this line was
+                self.apart[prefix] = self._own_space(number)
+                names.discard(f"a{number}")
+        if self.scratch is None:
+            for name in names:  # made or dropped, and the crash came before it was written down
+                self.rows.drop_column_family(name)
+
+    def catch_up(self) -> None:
+        """A secondary: see what was written since."""
+        self.rows.try_catch_up_with_primary()
+        known = {space.number for space in self.apart.values()}
+        if {int.from_bytes(key[len(APART_KEYS) :], "big") for key, _ in self.registered(APART_KEYS)} != known:
+            self.close()  # a secondary sees only the column families there were when it was opened
+            self.rows = self._opened()
+
+    def registered(self, start: bytes) -> list[tuple[bytes, bytes]]:
+        """What the store wrote about itself under keys that begin so."""
+        options = upper(start[:-1] + bytes([start[-1] + 1]))
+        return list(self.rows.items(from_key=start, read_opt=options))
+
+    def flush(self) -> None:
+        """An fsync of the log."""
+        self.rows.flush_wal(True)
+
+    def checkpoint(self, path: Path) -> None:
+        Checkpoint(self.rows).create_checkpoint(str(path))
+
+    def close(self) -> None:
+        for space in self.apart.values():
+            space.rows.close()
+        self.apart = {}
+        self.rows.close()
+
+    # ---- places
+
+    def space(self, plan: Plan, prefix: bytes) -> Space | None:
+        """None: a space apart that does not exist."""
+        if plan.table.apart:
+            return self.apart.get(prefix)
+        return Space(self.rows, None, prefix + ROWS, prefix + BEYOND)
+
+    def make_space(self, prefix: bytes, now_us: int) -> tuple[Space, WriteBatch]:
+        """A new space apart, and the batch that writes it down: before anything that is then written there."""
+        number = max((space.number for space in self.apart.values()), default=0) + 1
+        self.rows.create_column_family(f"a{number}", self._options)
+        made = WriteBatch(raw_mode=True)
+        made.put(APART_KEYS + number.to_bytes(8, "big"), prefix)
+        if self.rows.get(prefix + HEAD) is None:
+            made.put(prefix + HEAD, pack_marks((), now_us))  # by which `partitions` finds it
+        space = self.apart[prefix] = self._own_space(number)
+        return space, made
+
+    def forget(self, prefix: bytes, space: Space | None) -> None:
+        """A space apart goes as a whole, once the batch that says so is written."""
+        if space is not None and space.number:
+            del self.apart[prefix]
+            space.rows.close()
+            self.rows.drop_column_family(f"a{space.number}")
+
+    def _own_space(self, number: int) -> Space:
+        name = f"a{number}"
+        return Space(self.rows.get_column_family(name), self.rows.get_column_family_handle(name), b"", None, number)
+
+
+def upper(bound: bytes | None) -> ReadOptions:
+    """Must live as long as its iterator: RocksDB keeps a pointer to the bound.
+    (There is no lower bound: where it is asked for, rocksdict sets the upper one instead.)"""
+    options = ReadOptions()
+    if bound is not None:
+        options.set_iterate_upper_bound(bound)
+    return options
+
+
+def _options(cache: Cache, create: bool) -> Options:
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(cache)
+    blocks.set_bloom_filter(BLOOM_BITS, False)
+    blocks.set_cache_index_and_filter_blocks(True)  # counted in the cache, so that memory stays bounded
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(create)
+    options.set_block_based_table_factory(blocks)
+    options.set_write_buffer_size(MEMTABLE_BYTES)
+    options.set_db_write_buffer_size(MEMTABLES_BYTES)
+    options.set_max_total_wal_size(LOG_BYTES)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_bottommost_compression_type(DBCompressionType.zstd())
+    options.set_level_compaction_dynamic_level_bytes(True)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(OPEN_FILES)
+    options.set_bytes_per_sync(1024 * 1024)  # flushes write evenly, so that they disturb the log's fsyncs less
+    options.set_keep_log_file_num(4)
+    options.set_max_log_file_size(1024 * 1024)
+    return options
