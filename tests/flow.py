@@ -45,7 +45,7 @@ from capellini.proof.history import Call, History, Sent, Violation
 
 T = TypeVar("T")
 CAPELLINI: Final = str(Path(sys.executable).with_name("capellini"))
-DEADLINE_S: Final = 180.0  # of anything that is waited for
+DEADLINE_S: Final = 300.0  # of anything that is waited for: nothing fails because a machine is slow
 POLL_S: Final = 0.02
 LEAST_PORT: Final = 10_240
 OLD_RECEIPTS: Final = 30

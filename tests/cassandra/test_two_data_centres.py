@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.flow import Flow, Server, told
+from tests.flow import DEADLINE_S, Flow, Server, told
 
 from capellini import Problem, connect_async
 from capellini.local import processes
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.cassandra, pytest.mark.slow, pytest.mark.long]
 def two_centres() -> Iterator[LocalCluster]:
     cluster = LocalCluster(f"dcs-{os.getpid()}")
     try:
-        cluster.up(nodes=3, dcs=2, netns=True, owner=processes.identify(os.getpid()))
+        cluster.up(nodes=3, dcs=2, netns=True, owner=processes.identify(os.getpid()), timeout_s=DEADLINE_S)
         yield cluster
     finally:
         cluster.down()
@@ -58,7 +58,7 @@ async def test_the_majority_goes_on_and_the_minority_refuses(
             call.puts = results or []
             refused.extend(result.error for result in call.puts if isinstance(result, Problem))
         await asyncio.to_thread(two_centres.heal)
-        await asyncio.to_thread(two_centres.wait_healthy)
+        await asyncio.to_thread(two_centres.wait_healthy, DEADLINE_S)
         await flow.answers(50)
 
     violations = await flow.run(faults)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.flow import Flow, Server, told
+from tests.flow import DEADLINE_S, Flow, Server, told
 
 from capellini.local import processes
 from capellini.local.cluster import LocalCluster
@@ -54,11 +54,11 @@ async def trouble_of_theirs(flow: Flow, chance: random.Random, cluster: LocalClu
         if act == "kill":
             await asyncio.to_thread(cluster.kill, number)
             await flow.answers(chance.randint(1, 30))
-            await asyncio.to_thread(cluster.start, number)
+            await asyncio.to_thread(cluster.start, number, timeout_s=DEADLINE_S)
         else:
             await asyncio.to_thread(cluster.pause, number)
             await asyncio.sleep(chance.uniform(*CASSANDRA_PAUSE_S))
-            await asyncio.to_thread(cluster.resume, number)
+            await asyncio.to_thread(cluster.resume, number, timeout_s=DEADLINE_S)
 
 
 async def troubled(cluster: LocalCluster, servers: list[Server], seed: int, least: int, endless: bool) -> None:
@@ -96,7 +96,7 @@ def cut_cluster() -> Iterator[LocalCluster]:
     """A cluster of its own, with links that can be cut."""
     cluster = LocalCluster(f"cut-{os.getpid()}")
     try:
-        cluster.up(nodes=3, netns=True, owner=processes.identify(os.getpid()))
+        cluster.up(nodes=3, netns=True, owner=processes.identify(os.getpid()), timeout_s=DEADLINE_S)
         yield cluster
     finally:
         cluster.down()
@@ -112,7 +112,7 @@ async def test_a_cut_link_loses_nothing(cut_cluster: LocalCluster, fresh_keyspac
         await asyncio.to_thread(cut_cluster.cut, 1, 2)
         await flow.answers(200)
         await asyncio.to_thread(cut_cluster.heal)
-        await asyncio.to_thread(cut_cluster.wait_healthy)
+        await asyncio.to_thread(cut_cluster.wait_healthy, DEADLINE_S)
         await flow.answers(50)
 
     violations = await flow.run(faults)

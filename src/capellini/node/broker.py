@@ -276,9 +276,10 @@ class Broker(Service):
 
         async def act(record: QueueRecord, queue: WorkQueue) -> list[Done | Problem]:
             held, results, places = _held(receipts, record, queue.place)
-            for index, runs in zip(places, await queue.ack(held), strict=True):
+            acked = await queue.ack(held)
+            for index, runs in zip(places, acked, strict=True):
                 results[index] = Done() if runs else STALE
-            self._count(name, "acks", len(held))
+            self._count(name, "acks", sum([count for runs in acked for _, count in runs]))
             return _all(results)
 
         return await self._with(name, act)
@@ -304,7 +305,7 @@ class Broker(Service):
             for index, runs in zip(of, await queue.ack(held), strict=True):
                 first = acks[index].first
                 results[index] += [(start - first, count) for start, count in runs]
-            self._count(name, "acks", sum([one.count for one in held]))
+            self._count(name, "acks", sum([count for ranges in results for _, count in ranges]))
             return results
 
         return await self._with(name, act)

@@ -45,7 +45,7 @@ class WorkQueue:
         self.place = place
         self._put_moved = put_moved
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.reading = Reading(place)
+        self.reading = Reading(place, self._bury)
         self.putting = Putting(place)
         self.getting = Getting(place, self.reading, self._release, current)
         self.repair = Repair(place, self.reading)
@@ -68,7 +68,6 @@ class WorkQueue:
     async def take(self, count: int, wait_s: float, visibility_s: float | None) -> list[Taken]:
         seconds = self.place.options.visibility_s if visibility_s is None else visibility_s
         taken = await self.getting.get(count, wait_s, int(seconds * 1000))
-        self._bury()
         place = self.place
         for one in taken:
             place.events.delivered(place.name, place.generation, [(one.first, one.count)], one.version)
@@ -191,13 +190,8 @@ class WorkQueue:
         held = [Held(one.first, one.count, one.version) for one in taken]
         self._spawn(self.nack(held, [0.0] * len(held)))
 
-    def _bury(self) -> None:
-        buried, self.reading.buried = self.reading.buried, []
-        for one in buried:
-            self._spawn(self._carry(one))
-
-    async def _carry(self, buried: Buried) -> None:
-        await carry(self.place, self.reading, buried, self._put_moved)
+    def _bury(self, buried: Buried) -> None:
+        self._spawn(carry(self.place, self.reading, buried, self._put_moved))
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(self._quietly(work))
@@ -236,7 +230,6 @@ class WorkQueue:
         if skipped:
             held = [Held(one.first, one.count, one.version) for one in skipped]
             await self.nack(held, [0.0] * len(held))
-        self._bury()
         place.woken()
         return total
 

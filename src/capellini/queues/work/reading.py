@@ -13,6 +13,7 @@ A visit: look what is written (on the shelf, else in the store) ──▶ list t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -70,8 +71,11 @@ class Buried(msgspec.Struct, frozen=True):
 
 
 class Reading:
-    def __init__(self, place: Place) -> None:
+    """`bury` is called with messages that must be carried away."""
+
+    def __init__(self, place: Place, bury: Callable[[Buried], None]) -> None:
         self._place = place
+        self._carry_away = bury
         self._mine: int | None = None
         self._away: dict[int, float] = {}
         self._crowded_until_s = 0.0
@@ -79,7 +83,6 @@ class Reading:
         self._bytes_left = 0  # of the claim under way
         self._exhausted: set[int] = set()  # nothing fresh is left in them
         self._next_read_s = -1e9
-        self.buried: list[Buried] = []  # for the queue to carry away
 
     async def claim(self, wanted: int, visibility_ms: int) -> list[Taken]:
         """Up to `wanted` messages that can be had now. Raises Gone when this generation is closed and empty of
@@ -230,9 +233,9 @@ class Reading:
         place = self._place
         base = bucket * place.size
         for run in claimed.dead:
-            self.buried.append(Buried(base + run.start, run.end - run.start, False))
+            self._carry_away(Buried(base + run.start, run.end - run.start, False))
         for run in stuck_moves(runs, place.now_ms()):
-            self.buried.append(Buried(base + run.start, run.end - run.start, True))
+            self._carry_away(Buried(base + run.start, run.end - run.start, True))
         if claimed.expired:
             place.events.expired(
                 place.name, place.generation, [(base + run.start, run.end - run.start) for run in claimed.expired]
