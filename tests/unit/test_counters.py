@@ -214,6 +214,9 @@ def test_many_additions_are_durable_on_flush() -> None:
         assert (await b.read("n")).value + (await b.read("m")).value == sum(range(1_000))
         with pytest.raises(Invalid):
             await a.add_many([("n", 1), ("n", "x")])  # type: ignore[list-item]
+        for bad in ([("n",)], [5], [("n", 1, 2)], [(["n"], 1)], [("n", 2**63)], [("n", True)], [("bad name", 1)]):
+            with pytest.raises(Invalid):
+                await a.add_many(bad)  # type: ignore[arg-type]
         await a.close()
         assert (await b.read("n")).value == sum(range(1, 1_000, 2))
         assert a.figures().updates == 1_000

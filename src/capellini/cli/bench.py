@@ -17,7 +17,11 @@ from capellini.bench.figures import Figure
 Suite = Callable[[bool, str | None], Coroutine[Any, Any, list[Figure]]]
 
 # Named by module, imported when asked for: a suite brings along drivers that other verbs do not need.
-SUITES: Final[dict[str, str]] = {"store": "capellini.bench.store", "work": "capellini.bench.work"}
+SUITES: Final[dict[str, str]] = {
+    "store": "capellini.bench.store",
+    "work": "capellini.bench.work",
+    "counters": "capellini.bench.counters",
+}
 
 
 def suite(name: str) -> Suite:

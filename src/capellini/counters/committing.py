@@ -25,6 +25,7 @@ from capellini.store.schema import COUNTERS
 
 PAUSE_S: Final = 0.05  # before a write is repeated, then doubled, with jitter
 MOST_PAUSE_S: Final = 2.0
+GATHER_S: Final = 0.004  # how long a write waits for others, when the last one had gathered several
 
 
 class Committer:
@@ -60,6 +61,9 @@ class Committer:
     async def _run(self, mutator: Mutator) -> None:
         try:
             while mutator.dirty and not mutator.dead:
+                if mutator.gathered > 1:  # a crowd: who waits a moment shares a write; a lone caller never waits
+                    await self._clock.sleep(GATHER_S)
+                mutator.gathered = len(mutator.waiting)
                 await self._write(mutator)
                 self._answer(mutator)
         except BaseException as error:

@@ -27,8 +27,8 @@ ROLL_BYTES: Final = 262_144  # a larger state is not written again and again: a 
 
 class Mutator:
     __slots__ = (
-        "applied", "born_elapsed_s", "dead", "expires_us", "id", "kind", "loose", "lost", "name", "size", "stamp_us",
-        "state", "task", "waiting", "written",
+        "applied", "born_elapsed_s", "dead", "expires_us", "gathered", "id", "kind", "loose", "lost", "name", "size",
+        "stamp_us", "state", "task", "waiting", "written",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: type[State], id: str, now_us: int, elapsed_s: float, times: Times) -> None:
@@ -44,6 +44,7 @@ class Mutator:
         self.loose = 0  # ... and so many of the others nobody waits for: `flush` answers for them
         self.lost = False  # a write since the last confirmed one may have been done
         self.dead = False
+        self.gathered = 0  # callers that the last write had
         self.size = 0  # as the fleet counts it
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.task: asyncio.Task[None] | None = None

@@ -53,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True):
     every_s: float  # between two calls of a process
     crash_every_s: float  # of processes
     storm_every_s: float
+    quiet: bool  # only at storms there are reads and collections, so that there is much to collect
     wild: bool  # one more process, whose clock is days off, collects too
 
 
@@ -65,7 +66,7 @@ def plan_of(seed: int) -> Plan:
     def every(least_h: float, most_h: float) -> float:
         return chance.uniform(least_h, most_h) * HOUR_S if chance.random() < 0.7 else 0.0
 
-    page_rows = chance.choice((3, 3, 10, 5_000))
+    page_rows = chance.choice((3, 3, 3, 10, 5_000))
     kinds = [chance.choice(("ledger", "ledger", "sum", "set")) for _ in range(chance.choice((1, 2, 3)))]
     faults = Faults(
         lost_answer=upto(0.08),
@@ -76,7 +77,7 @@ def plan_of(seed: int) -> Plan:
         split_read=upto(0.2),
         late_most_s=2 * HOUR_S,
         page_rows=page_rows,
-        skew_s=chance.choice((0.0, 60.0, 3_000.0)),
+        skew_s=chance.choice((0.0, 60.0, 3_000.0, 3_000.0)),
         drift=chance.choice((0.0, 1e-4)),
         step_every_s=every(1, 10),
         crash_every_s=every(2, 20),
@@ -88,7 +89,7 @@ def plan_of(seed: int) -> Plan:
         pause_most_s=120.0,
         client_pause_every_s=every(4, 30),
         client_pause_most_s=chance.choice((60.0, 30 * HOUR_S, 70 * HOUR_S)),
-        hint_lost=upto(0.2),
+        hint_lost=chance.choice((0.0, 0.3, 1.0)),
         hint_late=upto(0.2),
     )
     return Plan(
@@ -96,10 +97,11 @@ def plan_of(seed: int) -> Plan:
         days=chance.uniform(3.0, 5.0),
         counters={f"{kind}{at}": kind for at, kind in enumerate(kinds)},
         faults=Faults.none() if chance.random() < 0.05 else faults,
-        memory_bytes=chance.choice((800, 1_600, 10**6)),
+        memory_bytes=chance.choice((800, 800, 1_600, 10**6)),
         every_s=chance.uniform(1_500.0, 4_000.0) * (3 if page_rows < 10 else 1),  # small pages take long to simulate
         crash_every_s=every(6, 30),
         storm_every_s=chance.uniform(2.0, 8.0) * HOUR_S,
+        quiet=chance.random() < 0.5,
         wild=chance.random() < 0.3,
     )
 
@@ -161,7 +163,7 @@ class _Process:
     async def _one(self) -> None:
         counter = self.chance.choice(list(self.run.plan.counters))
         drawn = self.chance.random()
-        if drawn < 0.6:
+        if drawn < 0.6 or (self.run.plan.quiet and self.run.now_s > 2 * DAY_S):
             await self.update(counter)
         elif drawn < 0.85:
             await self.read(counter)
@@ -308,7 +310,7 @@ class _Run:
             old = [
                 batch
                 for sent_s, batch in self._sent
-                if batch.rows[0][0] == TALLY_KEY or sent_s > self.now_s - REPLAY_WITHIN_S
+                if not batch.rows or batch.rows[0][0] == TALLY_KEY or sent_s > self.now_s - REPLAY_WITHIN_S
             ]
             for batch in self.chance.sample(old, min(3, len(old))):
                 await self._send_again(client, batch)

@@ -1,0 +1,139 @@
+"""Counters from the outside: a node over HTTP, the client on each kind of address, the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from capellini.api.server import Server
+from capellini.cli.main import capellini
+from capellini.client.connecting import connect, connect_async
+from capellini.model.counters import Counted, Update
+from capellini.model.errors import Conflict, Invalid, NotFound
+from capellini.model.service import Problem
+from capellini.node.node import Node
+from capellini.node.settings import Settings
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[str]:
+    opened = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}"))
+    server = Server(opened.service, store_counts=lambda: opened.store.counts)
+    await server.listen("127.0.0.1", 0)
+    yield server.addresses[0]
+    await server.close(1.0)
+    await opened.close()
+
+
+async def test_updates_and_reads_over_http(node: str) -> None:
+    async with httpx.AsyncClient(base_url=node) as http:
+        assert (await http.post("/v1/counters/visits", json={})).json() == {"counted": True}
+        assert (await http.post("/v1/counters/visits", json={"value": 4})).status_code == 200
+        updates = [
+            ["visits", 5],
+            ["people", "ann", "set"],
+            ["people", "bob", "set"],
+            ["visits", "x"],
+            ["a b", 1],
+            7,
+            [],
+        ]
+        answer = await http.post("/v1/counter-updates", json={"updates": updates})
+        errors = [one.get("error", "") for one in answer.json()["results"]]
+        assert errors == ["", "", "", "invalid", "invalid", "invalid", "invalid"]
+        found = (await http.get("/v1/counters/visits")).json()
+        assert (found["value"], found["kind"], found["shards"]) == (10, "sum", 1)
+        many = (await http.post("/v1/counter-reads", json={"counters": ["people", "none", "visits"]})).json()["results"]
+        assert [one.get("value", one.get("error")) for one in many] == [["ann", "bob"], "not_found", 10]
+        named = (await http.get("/v1/counters", params={"prefix": "v"})).json()
+        assert named == {"counters": [{"name": "visits", "kind": "sum"}]}
+        assert (await http.post("/v1/counters/visits/gc")).json()["shards"] == 0
+        assert "capellini_counters_updates_total 5.0" in (await http.get("/metrics")).text
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status"),
+    [
+        ("/v1/counters/visits", {"value": 1.5}, 400),
+        ("/v1/counters/visits", {"kind": "set", "value": "x"}, 409),
+        ("/v1/counters/visits", {"kind": "nothing"}, 400),
+        ("/v1/counters/a%20b", {}, 400),
+        ("/v1/counters/visits", {"more": 1}, 400),
+        ("/v1/counter-updates", {"updates": "x"}, 400),
+        ("/v1/counter-updates", {"updates": [["n"]] * 10_001}, 413),
+        ("/v1/counter-reads", {"counters": [5]}, 400),
+        ("/v1/counter-intersection", {"counters": ["visits"]}, 400),
+        ("/v1/counter-intersection", {"counters": ["visits", "visits"]}, 400),
+        ("/v1/counters/none/gc", None, 404),
+    ],
+)
+async def test_bad_requests_change_nothing(node: str, path: str, content: Any, status: int) -> None:
+    async with httpx.AsyncClient(base_url=node) as http:
+        await http.post("/v1/counters/visits", json={})
+        answer = await http.post(path, json=content)
+        assert answer.status_code == status and answer.json()["says"]
+        assert (await http.get("/v1/counters/visits")).json()["value"] == 1
+        assert len((await http.get("/v1/counters")).json()["counters"]) == 1
+
+
+async def test_the_client_counts_through_a_node(node: str) -> None:
+    async with connect_async(node) as client:
+        counters = client.counters
+        await asyncio.gather(*(counters.add("n") for _ in range(50)))
+        assert (await counters.read("n")).value == 50
+        results = await counters.update_many([Update("n", 1), Update("n", None)])
+        assert isinstance(results[0], Counted) and isinstance(results[1], Problem)
+        await counters.update("words", [f"w{at}" for at in range(100)], "theta")
+        await counters.update("more", [f"w{at}" for at in range(50, 150)], "theta")
+        assert (await counters.intersection(["words", "more"]))["estimate"] == 50
+        assert (await counters.read("words", sketch=True)).sketch
+        assert [one.name for one in await counters.listed()] == ["more", "n", "words"]
+        assert (await counters.collect("n")).deferred == ""
+        with pytest.raises(NotFound):
+            await counters.read("none")
+        with pytest.raises(Conflict):
+            await counters.update("words", [1])
+        with pytest.raises(Invalid):
+            await counters.update("n", ["x"])
+
+
+def test_processes_that_share_a_folder_count_together(tmp_path: Path) -> None:
+    address = f"rocks:{tmp_path / 'shared'}"
+    with connect(address) as owner, connect(address) as guest:
+        owner.counters.add("n", 2)
+        guest.counters.add("n", 3)
+        assert owner.counters.read("n").value == guest.counters.read("n").value == 5
+    with connect(address) as again:
+        assert again.counters.read("n").value == 5
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    at = ["--at", f"rocks:{tmp_path / 'store'}"]
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(capellini, ["counter", *words], catch_exceptions=False)
+
+    assert run("add", *at, "visits").exit_code == 0
+    assert run("add", *at, "visits", "5", "--", "-2").exit_code == 0
+    assert run("add", *at, "people", "--kind", "set", "ann", "bob").exit_code == 0
+    assert run("read", *at, "visits").stdout == "4\n"
+    assert run("read", *at, "visits", "people").stdout == 'visits\t4\npeople\t["ann","bob"]\n'
+    assert run("list", *at).stdout == "people\tset\nvisits\tsum\n"
+    assert json.loads(run("gc", *at, "--json", "visits").stdout)[0]["shards"] == 0
+    assert json.loads(run("read", *at, "--json", "people").stdout)[0]["value"] == ["ann", "bob"]
+    missing = run("read", *at, "nothing")
+    assert missing.exit_code == 1 and "nothing" in missing.stderr
+    bad = run("add", *at, "visits", "x")
+    assert bad.exit_code == 2 and "whole number" in bad.stderr
+
+
+def test_readings_are_plain_values() -> None:
+    assert msgspec.json.encode(Counted()) == b'{"counted":true}'
