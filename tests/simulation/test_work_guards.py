@@ -75,6 +75,27 @@ def test_a_bucket_that_was_wrongly_called_done_is_not_dropped() -> None:
     with_a_queue_of_one_message(story)
 
 
+def test_a_bucket_that_was_dropped_and_stayed_on_the_list_is_taken_off() -> None:
+    async def story(broker: Broker, queue: WorkQueue) -> None:
+        await broker.put("q", [NewMessage(b"more")] * 9)
+        deliveries = await broker.get("q", 10, 5.0)
+        await broker.ack("q", [delivery.receipt for delivery in deliveries])
+        while (await queue.place.pointers.read()).reader == 0:
+            await broker.clock.sleep(0.1)
+        await queue.repair.step()
+        assert queue.place.guards["bucket dropped"] == 1
+
+        def as_if_its_dropper_had_died(now: Pointers) -> tuple[Pointers, None]:
+            return Pointers(now.reader, {**now.listed, 0: Listed(DONE, 0)}), None
+
+        await queue.place.pointers.change(as_if_its_dropper_had_died)
+        await queue.repair.step()
+        assert queue.place.guards["bucket was dropped before"] == 1
+        assert 0 not in (await queue.place.pointers.read()).listed
+
+    with_a_queue_of_one_message(story)
+
+
 def test_a_state_without_a_message_hands_out_nothing_and_holds_up_nobody() -> None:
     async def story(broker: Broker, queue: WorkQueue) -> None:
         def as_if_delivered(runs: Runs) -> tuple[Runs, None]:
