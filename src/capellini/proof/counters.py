@@ -79,7 +79,7 @@ def plan_of(seed: int) -> Plan:
         page_rows=page_rows,
         skew_s=chance.choice((0.0, 60.0, 3_000.0, 3_000.0)),
         drift=chance.choice((0.0, 1e-4)),
-        step_every_s=every(1, 10),
+        step_every_s=every(0.2, 3),
         crash_every_s=every(2, 20),
         crash_most_s=chance.choice((60.0, 3 * HOUR_S)),
         crash_at_once=chance.choice((1, 1, 2)),
