@@ -26,7 +26,7 @@ from capellini.model.clock import Clock
 from capellini.model.errors import Full, Unavailable, Unknown
 from capellini.store.interface import Counts
 
-INLINE_BELOW_S: Final = 0.001_5  # shorter than what two changes of thread cost a busy loop, and no request waits long for it
+INLINE_BELOW_S: Final = 0.001_5  # two changes of thread cost a busy loop as much, and no request waits long for it
 WEIGHT: Final = 0.1  # of the newest duration in the moving average: some ten fsyncs decide
 OUTLIER_S: Final = 0.02  # one stall of the disk counts at most so much, or it would keep us off the loop for long
 
