@@ -97,6 +97,11 @@ def updates_taken_and_confirmed_after_expiry(patch: Patch) -> None:
 
 
 @plant
+def confirmed_after_expiry(patch: Patch) -> None:
+    patch(committing, "may_confirm", lambda left: True)
+
+
+@plant
 def tally_not_read_again(patch: Patch) -> None:
     patch(collecting, "unchanged", lambda before, after: True)
 

@@ -16,7 +16,7 @@ from capellini.store.schema import TABLES
 from capellini.store.simulation.loop import run
 from capellini.store.simulation.world import World
 
-SEEDS = range(1, 21)
+SEEDS = range(1, 61)
 HOUR_S = 3_600.0
 GUARDS = {
     "collected",
@@ -24,6 +24,8 @@ GUARDS = {
     "collection_deferred",
     "collection_deferred_clock",
     "collection_deferred_unknown",
+    "confirmation_after_expiry_refused",
+    "write_after_expiry_refused",
     "culled",
     "leftovers_cleared",
     "mutator_died_unknown",

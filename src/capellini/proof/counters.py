@@ -39,6 +39,8 @@ DAY_S: Final = 24 * HOUR_S
 YEARS_S: Final = 2 * 365 * DAY_S
 SETTLED_S: Final = 60.0  # after the end of all faults, until calls that met them are over
 REPLAY_WITHIN_S: Final = 2 * HOUR_S  # a shard's write that is sent again comes within the hint window
+SLEEPS: Final = 0.004  # of all updates, and of all writes: the process sleeps in the middle
+SLEEP_S: Final = (20 * HOUR_S, 60 * HOUR_S)
 MOST_UPDATES: Final = 250  # of one counter: every read looks at all of them
 TIMES: Final = Times()
 REGISTRY: Final = Registry(more=[Ledger])
@@ -177,6 +179,8 @@ class _Process:
         ids = run.new_ids(counter, self.chance.choice((1, 1, 2, 5)))
         if not ids:
             return
+        if run.turbulent and self.chance.random() < SLEEPS:
+            self.client.pause(self.chance.uniform(*SLEEP_S))  # what is begun now goes on when it wakes
         call = CounterCall(self.client.name, "update", counter, run.now_s, ids)
         sent = [update_of(kind, id) for id in ids]
         drawn = self.chance.random()
@@ -232,6 +236,7 @@ class _Run:
         self.violations: list[Violation] = []
         self.broken: list[str] = []
         self.processes: list[_Process] = []
+        self.turbulent = plan.faults != Faults.none()
         self._sent: list[tuple[float, Batch]] = []  # every batch that was, or may have been, done
         self._next: Counter[str] = Counter()
 
@@ -252,6 +257,8 @@ class _Run:
 
         async def recorded(batch: Batch) -> None:
             began_s = self.now_s
+            if self.turbulent and self.chance.random() < SLEEPS:
+                client.pause(self.chance.uniform(*SLEEP_S))  # it is sent, and the answer waits until it wakes
             try:
                 await write(batch)
             except Unknown:
@@ -340,6 +347,7 @@ class _Run:
                 await process.client.spawn(process.read(counter))
 
     async def calm(self) -> None:
+        self.turbulent = False
         self.world.calm()
         await asyncio.sleep(CALM_S + SETTLED_S)
         await self._look(self._fresh("calm"))

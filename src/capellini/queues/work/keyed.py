@@ -47,6 +47,7 @@ async def put_keyed(
         _id_in,
         _id_out,
         ttl_s=max(1, int(ttl_s)),
+        sync=place.sync_first,
     )
     named = await cell.read()
     for _ in range(MAX_TRIES):

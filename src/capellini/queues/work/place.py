@@ -77,11 +77,32 @@ class Place:
         self.shelf = Shelf(room, self.size)
         self.guards: Counter[str] = Counter()
         self.partition: Key = (name, generation)
+        # What is only a step towards a change that is synced itself (ids before their block, a listing before its
+        # claim) needs no fsync of its own where there is one log: the later one covers it.
+        self.sync_first = not store.alone
         self.monoton: Cell[Next] = Cell(
-            store, clock, random, MONOTON, self.partition, (), ("next", "state"), _next_in, _next_out
+            store,
+            clock,
+            random,
+            MONOTON,
+            self.partition,
+            (),
+            ("next", "state"),
+            _next_in,
+            _next_out,
+            sync=self.sync_first,
         )
         self.pointers: Cell[Pointers] = Cell(
-            store, clock, random, POINTERS, self.partition, (), ("record",), _pointers_in, _pointers_out
+            store,
+            clock,
+            random,
+            POINTERS,
+            self.partition,
+            (),
+            ("record",),
+            _pointers_in,
+            _pointers_out,
+            sync=self.sync_first,
         )
         self._cells: OrderedDict[int, Cell[Runs]] = OrderedDict()
         self.known_next = 0  # ids below were given out, as far as this node knows
