@@ -258,7 +258,10 @@ class _Run:
         async def recorded(batch: Batch) -> None:
             began_s = self.now_s
             if self.turbulent and self.chance.random() < SLEEPS:
-                client.pause(self.chance.uniform(*SLEEP_S))  # it is sent, and the answer waits until it wakes
+                sleep_s = self.chance.uniform(*SLEEP_S)
+                client.pause(sleep_s)  # it is sent, and the answer waits until it wakes
+                if int(sleep_s) % 2:
+                    await asyncio.sleep(0)  # or it is sent only then, with the timestamp it was given before
             try:
                 await write(batch)
             except Unknown:
