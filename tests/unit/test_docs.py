@@ -26,6 +26,7 @@ from capellini.api.metrics import Metrics
 from capellini.api.problems import STATUS
 from capellini.cli.main import capellini as command_line
 from capellini.model import options
+from capellini.model.counters import CounterFigures
 from capellini.node.settings import TABLE, Settings
 from capellini.proof.checkers import CHECKERS
 from capellini.store.interface import Counts
@@ -155,6 +156,7 @@ def test_metrics_that_are_named_exist() -> None:
     metrics = Metrics(gate, store_counts=Counts)
     metrics.request(None, 200, 0.1)
     known = set(re.findall(r"^(?:# TYPE )?(\w+)", metrics.text()[0].decode(), re.MULTILINE))
+    known |= {f"capellini_counters_{figure}_total" for figure in get_type_hints(CounterFigures)}
     for name in NAMES:
         named = set(re.findall(r"\b((?:capellini|process)_[a-z_]+(?:_total|_seconds|_bytes|_fds))\b", text_of(name)))
         assert named - known == set(), name

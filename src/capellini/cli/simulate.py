@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 import msgspec
@@ -28,15 +29,14 @@ def simulate(name: str, seeds: int, first: int, seed: int | None, jobs: int, as_
 
     A run is a function of its seed alone. Exits with 1 when a promise was broken.
     """
-    warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # of nodes that crashed, as they should
-    logging.disable(logging.ERROR)  # a thousand simulated nodes have much to say
-    if seed is not None:
-        results = [suites.one(name, seed, keep_history=True)]
-        for line in results[0].history:
-            click.echo(line, err=as_json)
-        summary, bad = suites.summed(name, results, _replay(name))
-    else:
-        summary, bad = suites.summed(name, suites.many(name, range(first, first + seeds), jobs), _replay(name))
+    with _quiet():
+        if seed is not None:
+            results = [suites.one(name, seed, keep_history=True)]
+            for line in results[0].history:
+                click.echo(line, err=as_json)
+            summary, bad = suites.summed(name, results, _replay(name))
+        else:
+            summary, bad = suites.summed(name, suites.many(name, range(first, first + seeds), jobs), _replay(name))
     for result in bad:
         for violation in result.violations:
             click.echo(f"seed {result.seed}: {violation}", err=True)
@@ -46,6 +46,18 @@ def simulate(name: str, seeds: int, first: int, seed: int | None, jobs: int, as_
         _show(summary)
     if summary.violations:
         sys.exit(1)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A thousand simulated nodes have much to say, and those that crash leave things unfinished, as they should."""
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _replay(name: str) -> Callable[[int], str]:
