@@ -208,7 +208,7 @@ def test_a_run_does_not_depend_on_how_python_hashes() -> None:
 
 def test_a_busy_world_does_its_work() -> None:
     done = measure(30.0, seed=5)
-    assert 8 * 30 / 0.11 < done.operations < 8 * 30 / 0.09 and done.failed == 0 and done.faults == {}
+    assert 8 * 30 / 0.20 < done.operations < 8 * 30 / 0.16 and done.failed == 0 and done.faults == {}
 
 
 # ---- levels

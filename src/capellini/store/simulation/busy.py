@@ -1,9 +1,9 @@
 """A world with busy clients, to measure how fast the simulation is.
 
 Each client goes round: write ten rows of two columns, read ten rows, compare-and-set a row. It begins one of these
-about every 100 ms, as the store client of a queue node does that packs what its own clients ask for: with eight of them
-some 80 operations in a second. Clients have partitions of their own for rows, a new one every hundred batches, and
-every two of them share one row, so that some compare-and-sets meet.
+about every 180 ms: with eight of them some 44 operations in a second, a little more than the nodes of a simulated work
+queue ask of the store together, maintenance included (34). Clients have partitions of their own for rows, a new one
+every hundred batches, and every two of them share one row, so that some compare-and-sets meet.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ CLIENTS: Final = 8
 ROWS: Final = 10
 READ_ROWS: Final = 10
 BATCHES: Final = 100  # per partition
-THINK_LEAST_S: Final = 0.065  # between two operations; with what one takes, their beginnings are some 100 ms apart
-THINK_MOST_S: Final = 0.125
+THINK_LEAST_S: Final = 0.12  # between two operations; with what one takes, their beginnings are some 180 ms apart
+THINK_MOST_S: Final = 0.225
 
 ROWS_TABLE: Final = Table(
     name="busy_rows",
