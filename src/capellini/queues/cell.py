@@ -132,6 +132,8 @@ class Cell(Generic[S]):
             page = await self._store.read(Slice(self._table, self._partition, start=self._key, limit=1))
             values = page.rows[0].values if page.rows and page.rows[0].key == self._key else {}
         self.learn(values, mark, sent_at_s)
+        if self.seen is None:  # what came meanwhile was refused by the guard: then this is all that is known
+            self.learn(values, None, sent_at_s)
         state = self.seen
         assert state is not None
         return state

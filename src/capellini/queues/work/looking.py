@@ -105,9 +105,9 @@ class Looking:
         for row in page.rows:
             if row.values.get("delayed"):
                 whole = await place.store.read(Slice(BUCKETS, (*place.partition, bucket), start=row.key, limit=1))
-                block = block_in(whole.rows[0])
-                for slot, due_ms in enumerate(block.dues_ms() or (), block.first - base):
-                    dues[slot] = due_ms
+                for block in map(block_in, whole.rows):  # none, if the bucket was dropped meanwhile
+                    for slot, due_ms in enumerate(block.dues_ms() or (), block.first - base):
+                        dues[slot] = due_ms
         return (
             decode(state) if isinstance(state, bytes) else (),
             [(block.first - base, block.end - base) for block in blocks],
