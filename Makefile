@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
+# Two processes, since the machine to be fast on has two cores: see tests/conftest.py on what they share.
+TOGETHER := -n 2 --dist loadscope
 STORE ?= rocks:data
 SEEDS ?= 200
 
@@ -56,10 +58,10 @@ java: setup
 	@$(BIN)/python -m capellini.local.jars
 
 test: setup java check ## all checks and all tests but the full-size ones
-	$(PYTEST)
+	$(PYTEST) $(TOGETHER)
 
 test-fast: setup ## the minute-long part: no Cassandra, nothing slow
-	$(PYTEST) -q -m "not long and not cassandra and not slow"
+	$(PYTEST) -q $(TOGETHER) -m "not long and not cassandra and not slow and not spark"
 
 test-long: setup java check ## everything, at full size
 	$(PYTEST) -m ""
@@ -78,7 +80,7 @@ simulate: setup ## run the seeded simulations (SEEDS=200)
 
 coverage: setup java ## tests with branch coverage; node and client printed apart
 	@rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -q
+	$(BIN)/coverage run -m pytest -q $(TOGETHER)
 	$(BIN)/coverage combine -q
 	@echo "== all"; $(BIN)/coverage report --skip-empty
 	@echo "== node"; $(BIN)/coverage report --include='src/capellini/node/*'

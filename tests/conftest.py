@@ -2,6 +2,13 @@
 
 Three nodes on loopback, ended with the test run; what a killed run left is taken down first. To save the start, keep a
 cluster of your own and name it: `capellini cluster up --name mine`, then `CAPELLINI_TEST_CLUSTER=mine make test`.
+
+`make test` runs the tests in two processes. What is shared is started once because its tests stay together:
+
+    one process      all tests with the word `cassandra` in their ids; those with `spark` stay together, too
+    the other        everything else, a file at a time; so also tests/clusters, where each has a cluster of its own
+
+So no test may count on another of a different file, nor on being alone on the machine.
 """
 
 from __future__ import annotations
@@ -9,14 +16,48 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from capellini.local import processes
 from capellini.local.cluster import LocalCluster, remove_leftovers
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SHARED = ("cassandra", "spark")  # what is started once; both are also markers
+OWN_CLUSTERS = "tests/clusters/"
 KEYSPACE_NAME_LENGTH = 48  # Cassandra's limit
+
+
+def together_with(nodeid: str) -> str:
+    """What a test stays together with: the word of something shared that its id has, else the tests of its file."""
+    return next((word for word in SHARED if word in nodeid), nodeid.partition("::")[0])
+
+
+class Together(LoadScopeScheduling):
+    """Hands out groups of tests, the largest first. It knows tests by their ids alone: markers stay in the processes
+    that collected them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return together_with(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    return Together(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test without the word in its id would start a second cluster in another process."""
+    for item in items:
+        for word in SHARED:
+            marked = item.get_closest_marker(word) and not item.nodeid.startswith(OWN_CLUSTERS)
+            if marked and together_with(item.nodeid) not in SHARED:
+                raise pytest.UsageError(f"{item.nodeid} is marked {word}: have the word in its name or its file's")
 
 
 @pytest.fixture(scope="session")
@@ -60,3 +101,25 @@ def fresh_keyspace(request: pytest.FixtureRequest) -> str:
     module = re.sub(r"\W+", "_", request.module.__name__.rpartition(".")[2].lower())
     unique = secrets.token_hex(4)
     return f"t_{module}"[: KEYSPACE_NAME_LENGTH - len(unique) - 1] + f"_{unique}"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One small Spark session for all tests: starting it takes longer than most of them."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.ui.enabled": "false",
+    }
+    builder = SparkSession.builder.master("local[1]").appName("capellini-tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
+from tests.refusals import one_sentence, serve
 
 from capellini.local.cluster import LocalCluster
 from capellini.model.address import CassandraAddress
@@ -165,7 +167,7 @@ async def test_what_the_cluster_takes_not_at_all_is_too_large(store: CassandraSt
 async def test_a_hung_coordinator_makes_compare_and_sets_unknown_and_nothing_else(
     broken_cluster: LocalCluster, address: CassandraAddress
 ) -> None:
-    store = await CassandraStore.open(msgspec.structs.replace(address, timeout_s=1.5))
+    store = await CassandraStore.open(msgspec.structs.replace(address, timeout_s=3.0))
     try:
         await store.prepare(TABLES)
         await store.write(Batch(BUCKETS, ("hung", 0), (((1,), {"block": b"x"}),)))
@@ -237,13 +239,18 @@ async def test_more_copies_than_nodes_are_refused(address: CassandraAddress) -> 
 
 
 async def test_tables_of_another_version_or_another_shape_are_refused(
-    store: CassandraStore, address: CassandraAddress
+    store: CassandraStore, address: CassandraAddress, tmp_path: Path
 ) -> None:
     place = cql.place(address.keyspace, cql.VERSIONS)
     set_version = await store._session.prepare(f"UPDATE {place} SET version = ? WHERE name = 'capellini' IF EXISTS")
     await store._session.compare_and_set([(set_version, [99])], Level.SERIAL)
     try:
         assert "has tables of version 99" in await refusal(address)
+        hosts = ",".join(address.hosts)
+        done = await asyncio.to_thread(
+            serve, cwd=tmp_path, CAPELLINI_CONTACT_POINTS=hosts, CAPELLINI_KEYSPACE=address.keyspace
+        )
+        one_sentence(done, "use a newer one, or another keyspace")
         await store._session.compare_and_set([(set_version, [0])], Level.SERIAL)
         assert "has tables of version 0" in await refusal(address)
     finally:

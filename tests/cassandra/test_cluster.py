@@ -1,38 +1,15 @@
-"""The local cluster for real: faults on the shared one, which is whole again after each test, and cut links."""
+"""The local cluster for real: faults on the shared one, which is whole again after each test."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator
-from functools import partial
-
 import acsylla
 import pytest
+from tests.meshes import reaches_all, wait_until
 
-from capellini.local import network, processes, state
 from capellini.local.cluster import LocalCluster
 from capellini.local.errors import ClusterError
-from capellini.local.health import check_whole, works
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
-
-NOTICE_TIMEOUT_S = 60.0  # a failure detector needs some ten seconds on a quiet machine
-
-
-def reaches_all(cluster: LocalCluster) -> list[bool]:
-    """For each node: does it, as coordinator, reach every other?"""
-    now = state.load(cluster.folder)
-    assert now is not None
-    return [works(partial(check_whole, node.config.address, now)) for node in now.nodes]
-
-
-def wait_until(cluster: LocalCluster, wanted: list[bool]) -> None:
-    deadline = time.monotonic() + NOTICE_TIMEOUT_S
-    while (seen := reaches_all(cluster)) != wanted:
-        assert time.monotonic() < deadline, f"{seen} instead of {wanted}"
-        time.sleep(0.5)
-
 
 def test_every_node_runs_and_answers(cassandra_cluster: LocalCluster) -> None:
     assert [(node.state, node.answers) for node in cassandra_cluster.status()] == [("running", True)] * 3
@@ -78,25 +55,3 @@ def test_a_killed_node_starts_again_with_its_data(broken_cluster: LocalCluster) 
     broken_cluster.start(3)
     assert broken_cluster.status()[2].pid not in (None, pid)
     assert reaches_all(broken_cluster) == [True] * 3
-
-
-@pytest.fixture
-def cuttable() -> Iterator[LocalCluster]:
-    try:
-        network.check_rights()
-    except ClusterError as missing:
-        pytest.skip(str(missing))
-    cluster = LocalCluster(f"cut-{os.getpid()}")
-    try:
-        cluster.up(nodes=3, dcs=2, netns=True, owner=processes.identify(os.getpid()))
-        yield cluster
-    finally:
-        cluster.down()
-
-
-def test_a_cut_link_separates_two_nodes_and_no_others(cuttable: LocalCluster) -> None:
-    assert reaches_all(cuttable) == [True] * 3
-    cuttable.cut(1, 2)
-    wait_until(cuttable, [False, False, True])
-    cuttable.heal()
-    wait_until(cuttable, [True] * 3)

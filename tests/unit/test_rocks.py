@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.rocks_stores import APART, CHECKED, PLAIN, TABLES, keys, opened, row
 
 from capellini.model.clock import RealClock
 from capellini.model.errors import CannotOpen, Full, InUse, Invalid, Unavailable, Unknown
@@ -21,15 +22,6 @@ from capellini.store.interface import ABSENT, Batch, Cas, Change, Column, Slice,
 from capellini.store.layout import Mark, add_mark, deleted_until, pack_marks, unpack_marks
 from capellini.store.rocks import RocksStore
 from capellini.store.sweeping import GRACE_US
-
-PLAIN = Table(
-    "plain", "", (Column("p", Type.TEXT),), (Column("k", Type.INT),), (Column("v", Type.BLOB), Column("n", Type.INT))
-)
-CHECKED = Table(
-    "checked", "", (Column("p", Type.TEXT),), columns=(Column("v", Type.TEXT),), conditional=frozenset({"v"})
-)
-APART = Table("apart", "", (Column("p", Type.TEXT),), (Column("k", Type.INT),), (Column("v", Type.BLOB),), apart=True)
-TABLES = (PLAIN, CHECKED, APART)
 
 
 class Hands(RealClock):
@@ -42,25 +34,11 @@ class Hands(RealClock):
         return self.wall_s
 
 
-async def opened(folder: Path, clock: RealClock | None = None, room_bytes: int = 0) -> RocksStore:
-    store = await RocksStore.open(folder, clock=clock or RealClock(), room_bytes=room_bytes)
-    await store.prepare(TABLES)
-    return store
-
-
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[RocksStore]:
     store = await opened(tmp_path / "s")
     yield store
     await store.close()
-
-
-def row(key: int, value: bytes = b"x", number: int = 1) -> tuple[tuple[int], dict[str, Value]]:
-    return (key,), {"v": value, "n": number}
-
-
-async def keys(store: RocksStore, p: str = "p", table: Table = PLAIN) -> list[object]:
-    return [row.key[0] for row in (await store.read(Slice(table, (p,)))).rows]
 
 
 # ---- the folder

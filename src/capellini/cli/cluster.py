@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
 from capellini.local.addresses import MOST_NODES
 from capellini.local.cluster import LocalCluster
-from capellini.local.config import COMMITLOG_SYNCS, JVMS, CommitlogSync, Jvm
+from capellini.local.config import COMMITLOG_SYNCS, JVMS
 from capellini.local.errors import ClusterError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -54,6 +54,8 @@ def show(chosen: LocalCluster, as_json: bool) -> None:
         click.echo(f"cluster {chosen.name}: not there")
         return
     click.echo(f"cluster {chosen.name}: contact points {chosen.contact_points()}")
+    if chosen.ca_file.exists():
+        click.echo(f"  certificate to trust: {chosen.ca_file}")
     for node in nodes:
         answers = "answers" if node.answers else "silent"
         pid = f"pid {node.pid}" if node.pid else ""
@@ -69,13 +71,12 @@ def show(chosen: LocalCluster, as_json: bool) -> None:
 @click.option("--commitlog-sync", type=click.Choice(COMMITLOG_SYNCS), default="batch", show_default=True,
               help="When a write is confirmed: periodic does so before it is on disk.")  # fmt: skip
 @click.option("--jvm", type=click.Choice(JVMS), default="quick", show_default=True, help="full: for benchmarks.")
+@click.option("--tls", is_flag=True, help="Clients must speak TLS; the certificate to trust is printed.")
+@click.option("--passwords", is_flag=True, help="Clients need a user and password: cassandra and cassandra.")
 @click.option("--netns", is_flag=True, help="A network namespace per node, so that links can be cut (root).")
-def up(
-    name: str, folder: Path | None, as_json: bool, nodes: int, dcs: int, commitlog_sync: str, jvm: str, netns: bool
-) -> None:
+def up(name: str, folder: Path | None, as_json: bool, **shape: Any) -> None:
     """Start a cluster and wait until its nodes reach each other."""
-    sync, machine = cast(CommitlogSync, commitlog_sync), cast(Jvm, jvm)
-    act(name, folder, as_json, lambda chosen: chosen.up(nodes, dcs, commitlog_sync=sync, jvm=machine, netns=netns))
+    act(name, folder, as_json, lambda chosen: chosen.up(**shape))
 
 
 @cluster.command()

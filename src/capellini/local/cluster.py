@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from capellini.local import addresses, config, cql, jars, network, processes, state
+from capellini.local import tls as certificates
 from capellini.local.config import CommitlogSync, Jvm
 from capellini.local.errors import ClusterError
 from capellini.local.health import NodeStatus, check_alone, check_whole, node_status, process_state
@@ -56,19 +57,23 @@ class LocalCluster:
         netns: bool = False,
         owner: ProcessId | None = None,
         jvm: Jvm = "quick",
+        tls: bool = False,
+        passwords: bool = False,
         timeout_s: float = UP_TIMEOUT_S,
     ) -> None:
         """Start the cluster and wait until all nodes reach each other.
 
         A cluster of this name that was taken down with its data kept is started again as it was, and one that runs
-        is completed; both must have the same number of nodes. With an `owner` it is a leftover once that process died.
+        is completed; both must have the same number of nodes. `tls` and `passwords` are what clients must have: see
+        `ca_file` and `config.FIRST_USER`. With an `owner` it is a leftover once that process died.
         """
         if not 1 <= nodes <= addresses.MOST_NODES or not 1 <= dcs <= min(2, nodes):
             raise ClusterError(f"1 to {addresses.MOST_NODES} nodes in 1 or 2 data centres, at least one in each")
-        shape = Shape(nodes, dcs, netns, commitlog_sync, jvm)
+        shape = Shape(nodes, dcs, netns, commitlog_sync, jvm, tls, passwords)
         with self._locked():
             now = state.load(self.folder) or self._new(shape, owner)
-            if len(now.nodes) != nodes or now.netns != netns:
+            first = now.nodes[0].config
+            if (len(now.nodes), now.netns, first.tls, first.passwords) != (nodes, netns, tls, passwords):
                 raise ClusterError(f"cluster {self.name} exists with another shape: take it down first")
             if netns and not network.exists("link", "show", addresses.bridge_of(now.subnet)):
                 network.build(now.subnet, nodes)
@@ -160,6 +165,11 @@ class LocalCluster:
         now = state.load(self.folder)
         return now.cuts if now else ()
 
+    @property
+    def ca_file(self) -> Path:
+        """What clients of a cluster with `tls` must trust."""
+        return certificates.ca_of(self.folder)
+
     def contact_points(self) -> str:
         """The nodes' addresses with commas, as drivers want them."""
         return ",".join(node.address for node in self.status())
@@ -179,16 +189,15 @@ class LocalCluster:
             self._wait_one(now, node, whole, deadline)
 
     def _wait_one(self, now: ClusterState, node: NodeState, whole: bool, deadline: float) -> None:
-        address = node.config.address
         last: Exception | None = None
         while time.monotonic() < deadline:
             if process_state(node) == "down":
                 raise ClusterError(f"node {node.config.number} ended by itself: see {node.config.folder}/output.log")
             try:
                 if whole:
-                    check_whole(address, now)
+                    check_whole(node.config, now)
                 else:
-                    check_alone(address)
+                    check_alone(node.config)
                 return
             except (OSError, cql.CqlError) as failed:
                 last = failed
@@ -214,6 +223,8 @@ class LocalCluster:
         node = now.nodes[number - 1]
         if process_state(node) != "down":
             return now
+        if node.config.tls:
+            certificates.make(self.folder, [each.config.address for each in now.nodes], jars.find_java())
         config.write_files(node.config)
         command = config.java_command(node.config, jars.find_java(), jars.fetch_jars())
         if now.netns:
@@ -252,6 +263,8 @@ class LocalCluster:
         for number in range(1, addresses.MOST_NODES + 1):
             if (made := node_folder(self.folder, number)).exists():
                 shutil.rmtree(made)
+        if (made := certificates.folder_of(self.folder)).exists():
+            shutil.rmtree(made)
         for name in (STATE_FILE, f"{STATE_FILE}.part"):
             (self.folder / name).unlink(missing_ok=True)
         if self.folder.exists() and not any(self.folder.iterdir()):

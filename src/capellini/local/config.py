@@ -12,6 +12,8 @@ from typing import Literal, get_args
 
 import msgspec
 
+from capellini.local import tls
+
 CommitlogSync = Literal["batch", "group", "periodic"]
 COMMITLOG_SYNCS: tuple[str, ...] = get_args(CommitlogSync)
 Jvm = Literal["quick", "full"]
@@ -27,6 +29,7 @@ TOKENS_PER_NODE = 4
 RING = 2**64  # Murmur3 tokens run from -2**63 to 2**63 - 1
 HEAP_MB = 400
 CQL_PORT = 9042
+FIRST_USER = ("cassandra", "cassandra")  # as every Cassandra with passwords begins
 STORAGE_PORT = 7000
 GROUP_WINDOW_MS = 5  # the longest a write waits for others to share its fsync
 
@@ -61,7 +64,8 @@ class NodeConfig(msgspec.Struct, frozen=True):
     tokens: tuple[int, ...]
     commitlog_sync: CommitlogSync = "batch"
     jvm: Jvm = "quick"
-
+    tls: bool = False  # clients must speak it; nodes among themselves do not
+    passwords: bool = False  # users have passwords and rights; the first one is FIRST_USER
 
 
 def storage_argument(folder: str) -> str:
@@ -83,6 +87,7 @@ def cassandra_yaml(node: NodeConfig) -> str:
         "group": f"commitlog_sync: group\ncommitlog_sync_group_window: {GROUP_WINDOW_MS}ms",
         "periodic": "commitlog_sync: periodic\ncommitlog_sync_period: 10000ms",
     }[node.commitlog_sync]
+    guarded = node.passwords
     return f"""cluster_name: '{node.cluster}'
 num_tokens: {TOKENS_PER_NODE}
 initial_token: '{",".join(map(str, node.tokens))}'
@@ -97,9 +102,9 @@ listen_address: {node.address}
 storage_port: {STORAGE_PORT}
 rpc_address: {node.address}
 native_transport_port: {CQL_PORT}
-authenticator: AllowAllAuthenticator
-authorizer: AllowAllAuthorizer
-{sync}
+authenticator: {"PasswordAuthenticator" if guarded else "AllowAllAuthenticator"}
+authorizer: {"CassandraAuthorizer" if guarded else "AllowAllAuthorizer"}
+{client_encryption(node)}{sync}
 commitlog_segment_size: 8MiB
 commitlog_directory: '{storage}/commitlog'
 data_file_directories: ['{storage}/data']
@@ -109,6 +114,20 @@ cdc_raw_directory: '{storage}/cdc_raw'
 paxos_variant: v2
 concurrent_reads: 8
 concurrent_writes: 16
+"""
+
+
+def client_encryption(node: NodeConfig) -> str:
+    """The part of `cassandra.yaml` that makes clients speak TLS, and refuses those that do not."""
+    if not node.tls:
+        return ""
+    return f"""client_encryption_options:
+  enabled: true
+  optional: false
+  keystore: '{tls.keystore_of(Path(node.folder).parent)}'
+  keystore_password: {tls.KEYSTORE_PASSWORD}
+  store_type: PKCS12
+  require_client_auth: false
 """
 
 

@@ -1,19 +1,23 @@
 """Just enough of CQL's native protocol (version 4) to ask one node whether it works.
 
 A driver would choose the coordinator itself and retry; here the question is whether *this* node, as coordinator, can
-reach the others. So: one socket, STARTUP, one QUERY at a given level, and either a result or the server's error.
+reach the others. So: one socket, STARTUP, a login where there is one, one QUERY at a given level, and either a result
+or the server's error.
 
     frame:  version 1 | flags 1 | stream 2 | opcode 1 | length 4 | body
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 import struct
 
 HEADER = struct.Struct(">BBhBi")
 REQUEST, RESPONSE = 0x04, 0x84
 ERROR, STARTUP, READY, QUERY, RESULT = 0x00, 0x01, 0x02, 0x07, 0x08
+AUTHENTICATE, AUTH_RESPONSE, AUTH_SUCCESS = 0x03, 0x0F, 0x10
 ONE, ALL = 0x0001, 0x0005
 MOST_BYTES = 1 << 20  # our own questions have tiny answers: more is not CQL
 
@@ -64,10 +68,33 @@ def receive(connection: socket.socket, wanted: int) -> bytes:
     return body
 
 
-def ask(address: str, port: int, statement: str, level: int, timeout_s: float) -> None:
-    """Run one statement on one node; returns when it worked, raises `CqlError` or `OSError` when not."""
-    with socket.create_connection((address, port), timeout=timeout_s) as connection:
+def login(user: str, password: str) -> bytes:
+    """The answer to a node that asks who we are."""
+    token = b"\0" + user.encode() + b"\0" + password.encode()
+    return frame(AUTH_RESPONSE, struct.pack(">i", len(token)) + token)
+
+
+def ask(
+    address: str,
+    port: int,
+    statement: str,
+    level: int,
+    timeout_s: float,
+    context: ssl.SSLContext | None = None,
+    user: tuple[str, str] | None = None,
+) -> None:
+    """Run one statement on one node; returns when it worked, raises `CqlError` or `OSError` when not.
+
+    With a `context` over TLS, with a `user` as that one, by name and password.
+    """
+    with contextlib.ExitStack() as opened:
+        connection = opened.enter_context(socket.create_connection((address, port), timeout=timeout_s))
+        if context is not None:
+            connection = opened.enter_context(context.wrap_socket(connection, server_hostname=address))
         connection.sendall(startup())
-        receive(connection, READY)
+        receive(connection, READY if user is None else AUTHENTICATE)
+        if user is not None:
+            connection.sendall(login(*user))
+            receive(connection, AUTH_SUCCESS)
         connection.sendall(query(statement, level))
         receive(connection, RESULT)

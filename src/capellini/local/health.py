@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
-from capellini.local import config, cql, processes
+from capellini.local import config, cql, processes, tls
+from capellini.local.config import NodeConfig
 from capellini.local.state import ClusterState, NodeState
 
 ASK_TIMEOUT_S = 3.0
@@ -39,7 +41,7 @@ def node_status(node: NodeState) -> NodeStatus:
         dc=node.config.dc,
         state=condition,
         pid=node.process.pid if node.process and condition != "down" else None,
-        answers=condition == "running" and works(lambda: check_alone(node.config.address)),
+        answers=condition == "running" and works(lambda: check_alone(node.config)),
     )
 
 
@@ -52,24 +54,31 @@ def works(check: Callable[[], None]) -> bool:
     return True
 
 
-def check_alone(address: str) -> None:
+def ask(node: NodeConfig, statement: str, level: int, timeout_s: float) -> None:
+    """Run one statement on one node, in the way its cluster wants to be spoken to."""
+    context = tls.context(Path(node.folder).parent) if node.tls else None
+    user = config.FIRST_USER if node.passwords else None
+    cql.ask(node.address, config.CQL_PORT, statement, level, timeout_s, context, user)
+
+
+def check_alone(node: NodeConfig) -> None:
     """The node answers a question it needs nobody for."""
-    cql.ask(address, config.CQL_PORT, "SELECT key FROM system.local", cql.ONE, ASK_TIMEOUT_S)
+    ask(node, "SELECT key FROM system.local", cql.ONE, ASK_TIMEOUT_S)
 
 
-def check_whole(address: str, now: ClusterState) -> None:
+def check_whole(node: NodeConfig, now: ClusterState) -> None:
     """The node answers a question it needs every node for."""
     centres: dict[str, int] = {}
-    for node in now.nodes:
-        centres[node.config.dc] = centres.get(node.config.dc, 0) + 1
+    for each in now.nodes:
+        centres[each.config.dc] = centres.get(each.config.dc, 0) + 1
     replication = ", ".join(f"'{dc}': {count}" for dc, count in centres.items())
-    if address == now.nodes[0].config.address:
+    if node.number == 1:
         # By one node only: the same table made by two at once would be two tables.
         for statement in (
             f"CREATE KEYSPACE IF NOT EXISTS {CHECK_KEYSPACE} WITH replication = "
             f"{{'class': 'NetworkTopologyStrategy', {replication}}}",
             f"CREATE TABLE IF NOT EXISTS {CHECK_KEYSPACE}.nothing (id int PRIMARY KEY)",
         ):
-            cql.ask(address, config.CQL_PORT, statement, cql.ONE, SCHEMA_TIMEOUT_S)
+            ask(node, statement, cql.ONE, SCHEMA_TIMEOUT_S)
     question = f"SELECT id FROM {CHECK_KEYSPACE}.nothing WHERE id = 1"
-    cql.ask(address, config.CQL_PORT, question, cql.ALL, ASK_TIMEOUT_S)
+    ask(node, question, cql.ALL, ASK_TIMEOUT_S)

@@ -58,7 +58,10 @@ def state_of(process: ProcessId) -> str:
     """`running`, `paused` or `down`; a zombie of ours is reaped and counts as down."""
     reap(process.pid)
     stat = read_stat(process.pid)
-    if stat is None or stat[1] != process.started or process.boot != boot_id() or stat[0] in "ZX":
+    if stat is None or stat[1] != process.started or process.boot != boot_id():
+        return "down"
+    if stat[0] in "ZX":
+        reap(process.pid)  # it ended since we looked
         return "down"
     return "paused" if stat[0] in "Tt" else "running"
 

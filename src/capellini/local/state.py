@@ -25,6 +25,8 @@ class Shape(msgspec.Struct, frozen=True):
     netns: bool = False
     commitlog_sync: CommitlogSync = "batch"
     jvm: Jvm = "quick"
+    tls: bool = False
+    passwords: bool = False
 
 
 class NodeState(msgspec.Struct, frozen=True):
@@ -95,6 +97,8 @@ def plan(name: str, folder: Path, subnet: int, shape: Shape, owner: ProcessId | 
                 tokens=tokens_of(number, shape.nodes),
                 commitlog_sync=shape.commitlog_sync,
                 jvm=shape.jvm,
+                tls=shape.tls,
+                passwords=shape.passwords,
             )
         )
         for number in numbers

@@ -63,7 +63,7 @@ LOOSE: Final = (Type.TEXT, Type.BLOB)
 ROW_BYTES: Final = 64  # what a row costs beside its texts and blobs, roughly: numbers, timestamps, lengths
 WHOLES_KEPT: Final = 1_024  # far above the number of tables there are
 
-Shape = tuple[str, tuple[str, ...], bool]  # of an update: table, columns, whether they are static
+Shape = tuple[str, tuple[str, ...], bool, bool]  # of an update: table, columns, whether they are static, and expire
 
 
 class CassandraStore(Store):
@@ -74,7 +74,7 @@ class CassandraStore(Store):
         self._keyspace = session.address.keyspace
         self._updates: dict[Shape, Any] = {}
         # By identity: hashing a table takes long. They hold it, so that no other table gets its identity.
-        self._wholes: dict[int, tuple[Table, Shape, Callable[..., Any]]] = {}
+        self._wholes: dict[tuple[int, bool], tuple[Table, Shape, Callable[..., Any]]] = {}
         self._nobody = values_nobody_has()
         self._turns: dict[tuple[str, Key], tuple[asyncio.Lock, int]] = {}
         self._last_us = 0
@@ -156,12 +156,13 @@ class CassandraStore(Store):
         table = batch.table
         if batch.static is not None or batch.clear_before is not None:
             return None
-        found = self._wholes.get(id(table))
+        expires = bool(batch.ttl_s)
+        found = self._wholes.get((id(table), expires))
         if found is None:
             if len(self._wholes) >= WHOLES_KEPT:
                 self._wholes.clear()
-            shape = (table.name, tuple(column.name for column in table.columns), False)
-            found = self._wholes[id(table)] = (table, shape, compile_whole(table))
+            shape = (table.name, tuple(column.name for column in table.columns), False, expires)
+            found = self._wholes[id(table), expires] = (table, shape, compile_whole(table, expires))
         _, shape, whole = found
         made: tuple[list[Bound], int] | None
         made = whole(batch.rows, self._updates.get(shape), batch.ttl_s or 0, batch.partition)
@@ -173,7 +174,8 @@ class CassandraStore(Store):
             return await self._parts(batch)
         statements, size = made
         if statements[0][0] is None:  # the first of its table
-            prepared = await self._update(batch.table, tuple(column.name for column in batch.table.columns), False)
+            names = tuple(column.name for column in batch.table.columns)
+            prepared = await self._update(batch.table, names, static=False, expires=bool(batch.ttl_s))
             statements = [(prepared, parameters) for _, parameters in statements]
         return [(statements, size)]
 
@@ -208,11 +210,11 @@ class CassandraStore(Store):
         parts.append((part, size))
         return parts
 
-    async def _update(self, table: Table, names: tuple[str, ...], static: bool) -> Any:
-        shape = (table.name, names, static)
+    async def _update(self, table: Table, names: tuple[str, ...], static: bool, expires: bool = True) -> Any:
+        shape = (table.name, names, static, expires)
         found = self._updates.get(shape)
         if found is None:
-            found = await self._session.prepare(cql.update(self._keyspace, table, names, static))
+            found = await self._session.prepare(cql.update(self._keyspace, table, names, static, expires))
             self._updates[shape] = found
         return found
 
@@ -342,7 +344,7 @@ def size_of(values: Values) -> int:
     return size
 
 
-def compile_whole(table: Table) -> Callable[..., Any]:
+def compile_whole(table: Table, expires: bool) -> Callable[..., Any]:
     """whole(rows, prepared, ttl_s, partition): the statements of whole rows and about how many bytes they take; None
     where a row is not whole, or wrong."""
     if table.conditional or not table.columns:
@@ -352,7 +354,7 @@ def compile_whole(table: Table) -> Callable[..., Any]:
     keys = [f"k{at}" for at in range(len(table.clustering))]
     sized = [f"len({name})" for name, column in zip(columns, table.columns, strict=True) if column.type in LOOSE]
     size = " + ".join([str(ROW_BYTES), *sized])
-    parameters = ", ".join(["ttl_s", *columns, *partition, *keys])
+    parameters = ", ".join([*(["ttl_s"] if expires else []), *columns, *partition, *keys])
     return compiled(
         table,
         "prepared, ttl_s, partition",

@@ -12,6 +12,7 @@ who has to do something about it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
@@ -19,7 +20,7 @@ from uuid import UUID
 from capellini.model.clock import Clock
 from capellini.model.errors import CannotOpen, StoreError, Unavailable
 from capellini.store import cql
-from capellini.store.cassandra_session import Session
+from capellini.store.cassandra_session import NoRights, Session
 from capellini.store.interface import Level, Table, Type, Value
 from capellini.store.schema import SCHEMA_VERSION
 
@@ -40,6 +41,11 @@ async def ensure(session: Session, tables: tuple[Table, ...], create: bool, cloc
         try:
             await _ensure(session, tables, create, clock)
             break
+        except NoRights as error:
+            raise CannotOpen(
+                f"the tables of keyspace {session.address.keyspace} cannot be read by user "
+                f"{session.address.username!r}: grant SELECT and MODIFY on the keyspace ({error.says})"
+            ) from error
         except StoreError as error:
             if attempt + 1 == ATTEMPTS:
                 raise CannotOpen(f"{session.address} answers, but does not work: {error.says}") from error
@@ -82,17 +88,25 @@ async def _ensure_keyspace(session: Session, create: bool) -> None:
 
 
 async def _ensure_tables(session: Session, tables: tuple[Table, ...], create: bool) -> None:
+    """All at a time: after each change the driver waits a second or so until every node tells of it, and one such wait
+    does for all. They go through one coordinator, which makes one table after the other."""
+    done = await asyncio.gather(*(_ensure_table(session, table, create) for table in tables), return_exceptions=True)
+    for failed in done:
+        if failed is not None:
+            raise failed
+
+
+async def _ensure_table(session: Session, table: Table, create: bool) -> None:
     keyspace = session.address.keyspace
-    for table in tables:
-        found = await _columns(session, table)
-        if not found:
-            if not create:
-                raise CannotOpen(f"table {keyspace}.{table.name} does not exist: create it, or let Capellini do it")
-            await session.change_schema(cql.create_table(keyspace, table), f"create tables in keyspace {keyspace}")
-        elif wrong := cql.faults(table, found):
-            raise CannotOpen(
-                f"table {keyspace}.{table.name} is not Capellini's, or was changed by hand: {'; '.join(wrong)}"
-            )
+    found = await _columns(session, table)
+    if not found:
+        if not create:
+            raise CannotOpen(f"table {keyspace}.{table.name} does not exist: create it, or let Capellini do it")
+        await session.change_schema(cql.create_table(keyspace, table), f"create tables in keyspace {keyspace}")
+    elif wrong := cql.faults(table, found):
+        raise CannotOpen(
+            f"table {keyspace}.{table.name} is not Capellini's, or was changed by hand: {'; '.join(wrong)}"
+        )
 
 
 async def _columns(session: Session, table: Table) -> dict[str, tuple[str, str]]:

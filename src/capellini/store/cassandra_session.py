@@ -38,9 +38,14 @@ SCHEMA_TIMEOUT_S: Final = 30.0  # a schema change is agreed on by all nodes firs
 PAGE_ROWS: Final = 1_000  # one page is one answer in a coordinator's memory
 HEARTBEAT_S: Final = 5  # a hung host is noticed by a heartbeat that nobody answers...
 IDLE_S: Final = 15  # ...and its connection given up after so long
+HUNG_UP: Final = "closed prematurely"  # in what the driver says of a server that ends the connection at once
 
 Bound = tuple[Any, list[Value]]  # a prepared statement and what is bound to it
 Rows = list[list[Any]]
+
+
+class NoRights(Unavailable):
+    """The user may not do it: callers are told to come back later, who opens a store is told at once."""
 
 
 class Kind(enum.Enum):
@@ -58,8 +63,7 @@ _INVALID: Final = (
 # Never sent, or refused before anything was done.
 _NOT_DONE: Final = (
     driver.CassErrorLibNoHostsAvailable, driver.CassErrorLibNoAvailableIoThread, driver.CassErrorServerIsBootstrapping,
-    driver.CassErrorServerUnauthorized, driver.CassErrorServerBadCredentials,
-    driver.CassErrorLibExecutionProfileInvalid,
+    driver.CassErrorServerBadCredentials, driver.CassErrorLibExecutionProfileInvalid,
 )  # fmt: skip
 _NOT_SENT_BUSY: Final = (driver.CassErrorLibRequestQueueFull, driver.CassErrorLibNoStreams)
 
@@ -75,6 +79,8 @@ def meaning(error: Exception, kind: Kind) -> CapelliniError:
         return Invalid(f"Cassandra refuses the request: {says}")
     if isinstance(error, _NOT_SENT_BUSY):
         return Overloaded("more requests wait for Cassandra than the driver takes: send fewer at a time")
+    if isinstance(error, driver.CassErrorServerUnauthorized):
+        return NoRights(f"Cassandra does not allow it: {says}")
     if isinstance(error, _NOT_DONE):
         return Unavailable(f"Cassandra cannot be asked now: {says}")
     if kind is Kind.READ:
@@ -330,26 +336,29 @@ def _cluster(address: CassandraAddress, **routing: Any) -> Any:
             "ssl_trusted_cert": _certificate(address),
             "ssl_verify_flags": acsylla.SSLVerifyFlags.PEER_IDENTITY,
         }
-    return acsylla.create_cluster(
-        list(address.hosts),
-        port=address.port,
-        username=address.username,
-        password=address.password if address.username is None else address.password or "",
-        connect_timeout=address.timeout_s,
-        request_timeout=address.timeout_s,
-        log_level="critical",  # it calls each connection to a server that is not ScyllaDB an error
-        consistency=acsylla.Consistency.QUORUM,
-        serial_consistency=acsylla.Consistency.SERIAL,
-        retry_policy="fallthrough",
-        prepare_on_all_hosts=False,  # it would wait for a hung one; the others learn a statement when they meet it
-        heartbeat_interval_sec=HEARTBEAT_S,
-        idle_timeout_sec=IDLE_S,
-        exponential_reconnect_base_delay_ms=500,
-        exponential_reconnect_max_delay_ms=10_000,
-        application_name="capellini",
-        **routing,
-        **tls,
-    )
+    try:
+        return acsylla.create_cluster(
+            list(address.hosts),
+            port=address.port,
+            username=address.username,
+            password=address.password if address.username is None else address.password or "",
+            connect_timeout=address.timeout_s,
+            request_timeout=address.timeout_s,
+            log_level="critical",  # it calls each connection to a server that is not ScyllaDB an error
+            consistency=acsylla.Consistency.QUORUM,
+            serial_consistency=acsylla.Consistency.SERIAL,
+            retry_policy="fallthrough",
+            prepare_on_all_hosts=False,  # it would wait for a hung one; the others learn a statement when they meet it
+            heartbeat_interval_sec=HEARTBEAT_S,
+            idle_timeout_sec=IDLE_S,
+            exponential_reconnect_base_delay_ms=500,
+            exponential_reconnect_max_delay_ms=10_000,
+            application_name="capellini",
+            **routing,
+            **tls,
+        )
+    except driver.CassErrorSourceSsl as error:
+        raise CannotOpen(f"ssl_ca={address.ssl_ca} holds no certificate that can be read: name a PEM file") from error
 
 
 def _certificate(address: CassandraAddress) -> str:
@@ -371,6 +380,10 @@ async def _connected(cluster: Any, address: CassandraAddress) -> Any:
     except driver.CassErrorSourceSsl as error:
         raise CannotOpen(f"{address} cannot be trusted or speaks no TLS: check ssl and ssl_ca ({error})") from error
     except driver.CassException as error:
+        if HUNG_UP in str(error) and not (address.ssl or address.ssl_ca):
+            raise CannotOpen(
+                f"{address} hangs up at the first word: if it speaks TLS, say ssl=true and ssl_ca=FILE"
+            ) from error
         if "uthentication" in str(error) or "redentials" in str(error):
             raise CannotOpen(f"{address} wants a user and password: name them in the address ({error})") from error
         raise CannotOpen(f"no Cassandra answers at {address}: check the address, and that it runs ({error})") from error

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import gc
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
@@ -37,6 +37,8 @@ Cells = dict[int, Cell]  # by the column's position
 Scanner = Callable[[Iterable[tuple[bytes, bytes]], int, int, int], tuple[list[Row], bool]]
 
 RUN_ROWS: Final = 256  # that a scan takes at once: few enough to stay in the processor's cache
+JOINED_BYTES: Final = 1_024  # a record's most to be unpacked with its whole run: larger ones take longer to join
+UNPACKERS_KEPT: Final = 256  # sizes of records that came in whole runs
 PLAIN, EXPIRING, TOMBSTONE = 0, 1, 2
 WHOLE, WHOLE_EXPIRING, IN_CELLS = 0, 1, 2
 _CELL: Final = struct.Struct(">BqBqI")
@@ -243,6 +245,7 @@ def whole(values, timestamp_us, expiry_us):
 
     def _compile_scanner(self, wanted: tuple[str, ...] | None) -> Scanner:
         """In runs of records: what C can do for a whole run (the keys, the making of rows) is not done row by row.
+        Whole rows of one size, as small rows often are, are even unpacked as a run: end to end they are one table.
 
         The collector of cycles is off meanwhile: rows hold nothing but values, and it would look at each for nothing.
         """
@@ -250,6 +253,7 @@ def whole(values, timestamp_us, expiry_us):
 def scan(items, cut, limit, now_us):
     items = iter(items)
     rows = []
+    alike = True  # so far; a run that is not is a sign for the next
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -258,8 +262,11 @@ def scan(items, cut, limit, now_us):
             run = list(islice(items, wants))
             if run:
                 keys, records = zip(*run)
-                made = [{self._literal(wanted, "9")} if not value[0] else live(value, now_us, wanted)
-                        for value in records]
+                made = joined(records) if alike else None
+                if made is None:
+                    alike = False
+                    made = [{self._literal(wanted, "9")} if not value[0] else live(value, now_us, wanted)
+                            for value in records]
                 if all(made):
                     rows += map(Row, split(keys, cut), made)
                 else:  # rows that do not exist, or of which no column is wanted
@@ -277,12 +284,63 @@ def scan(items, cut, limit, now_us):
             "body": self._body.unpack_from,
             "gc": gc,
             "islice": islice,
+            "joined": self._compile_joined(wanted),
             "live": self.live,
             "split": self._keys.split_all,
             "wanted": wanted,
         }
         exec(source, scope)
         return scope["scan"]  # type: ignore[no-any-return]
+
+
+    def _compile_joined(self, wanted: tuple[str, ...] | None) -> Callable[[Sequence[bytes]], list[Any] | None]:
+        """joined(records): the values of whole rows of one size; None for all others.
+
+        The first bytes of all of them, where a record's form stands, are one slice of the joined bytes.
+        """
+        if len(self._loose) > 1 or not self.columns:  # rows of one size need not have columns of one size
+            return _never_joined
+        order = [*self._fixed, *self._loose]
+        shown = [at for at in order if wanted is None or self.names[at] in wanted]
+        pairs = ", ".join(f"{self.names[at]!r}: {self._unpacked(at)}" for at in shown)
+        source = f"""
+def joined(records):
+    size = len(records[0])
+    if size > {JOINED_BYTES} or len(set(map(len, records))) > 1:
+        return None
+    run = b"".join(records)
+    if run[::size].strip(ZERO):
+        return None
+    found = unpackers.get(size)
+    if found is None:
+        if len(unpackers) >= {UNPACKERS_KEPT}:
+            unpackers.clear()
+        found = unpackers[size] = make(size)
+    return [{{{pairs}}} for {", ".join(f"c{at}" for at in order)}, in found(run)]
+"""
+        fixed = self._body.format
+
+        def make(size: int) -> Callable[[bytes], Iterable[tuple[Any, ...]]]:
+            rest = f"{size - 9 - self._body.size}s" if self._loose else ""
+            return struct.Struct(f">9x{fixed[1:]}{rest}").iter_unpack
+
+        scope: dict[str, Any] = {"UUID": UUID, "ZERO": bytes([WHOLE]), "make": make, "unpackers": {}}
+        exec(source, scope)
+        return scope["joined"]  # type: ignore[no-any-return]
+
+    def _unpacked(self, at: int) -> str:
+        """The source of a column's value, of which `c{at}` is what `struct` made."""
+        match self.columns[at].type:
+            case Type.TIMEUUID:
+                return f"UUID(bytes=c{at})"
+            case Type.TEXT:
+                return f"c{at}.decode()"
+            case _:
+                return f"c{at}"
+
+
+def _never_joined(_records: Sequence[bytes]) -> list[Any] | None:
+    return None
 
 
 def _never_whole(_values: Values, _timestamp_us: int, _expiry_us: int) -> bytes | None:

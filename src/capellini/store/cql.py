@@ -138,10 +138,12 @@ def equal(columns: Iterable[Column]) -> str:
     return " AND ".join(f"{quoted(column.name)} = ?" for column in columns)
 
 
-def update(keyspace: str, table: Table, written: Sequence[str], static: bool) -> str:
+def update(keyspace: str, table: Table, written: Sequence[str], static: bool, expires: bool = True) -> str:
+    """Takes a time to live first, of which 0 is none. Without `expires` it takes none: less to send, less to read."""
     key = table.partition if static else (*table.partition, *table.clustering)
     values = ", ".join(f"{quoted(name)} = ?" for name in written)
-    return f"UPDATE {place(keyspace, table)} USING TTL ? SET {values} WHERE {equal(key)}"
+    ttl = " USING TTL ?" if expires else ""
+    return f"UPDATE {place(keyspace, table)}{ttl} SET {values} WHERE {equal(key)}"
 
 
 def update_if(keyspace: str, table: Table, written: Sequence[str], static: bool, expected: Sequence[str]) -> str:

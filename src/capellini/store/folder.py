@@ -58,8 +58,12 @@ class FolderLock:
             os.close(self._file)
             who = f"process {holder}" if holder.isdigit() else "another process"
             raise InUse(f"{folder} is in use by {who}: stop it, or go through it") from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(self._file)
+            raise CannotOpen(f"{folder} cannot be opened: {error.strerror}; make room on its disk") from None
 
     def release(self) -> None:
         if self._file is not None:
@@ -68,15 +72,16 @@ class FolderLock:
             self._file = None
 
 
-def make(folder: Path, create: bool) -> None:
-    """Sees to it that there is a folder that we may lock. Raises CannotOpen."""
+def make(folder: Path, create: bool, room_bytes: int = 0) -> None:
+    """Sees to it that there is a folder that we may lock; a new one only where there is room. Raises CannotOpen."""
     if folder.exists() and not folder.is_dir():
         raise CannotOpen(f"{folder} is a file: give a folder")
     if not folder.exists():
         if not create:
             raise CannotOpen(f"{folder} does not exist: nothing was ever stored there")
         try:
-            folder.mkdir(parents=True)
+            _check_room(folder, room_bytes)
+            folder.mkdir(mode=0o700, parents=True)  # bodies are nobody else's business
         except OSError as error:
             raise CannotOpen(f"{folder} cannot be made: {error.strerror}") from None
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -89,12 +94,13 @@ def make(folder: Path, create: bool) -> None:
             )
         if not create:
             raise CannotOpen(f"{folder} holds no store: nothing was ever stored there")
+        _check_room(folder, room_bytes)
 
 
 def make_empty(folder: Path) -> None:
     """A new folder, for a backup. Raises Invalid when something is there, or CannotOpen when it cannot be made."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.listdir(folder):
             raise Invalid(f"{folder} is not empty: give a new folder for the backup")
     except OSError as error:
@@ -150,6 +156,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _check_room(folder: Path, room_bytes: int) -> None:
+    """Before a folder is made, on the disk it will be on. Raises CannotOpen."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    on_disk = os.statvfs(there).f_blocks > 0  # else it is no disk at all, and making the folder will fail
+    if on_disk and free_bytes(there) < room_bytes:
+        raise CannotOpen(f"the disk of {folder} is full ({free_bytes(there)} bytes are left): make room")
 
 
 def free_bytes(folder: Path) -> int:

@@ -10,6 +10,13 @@
     assignments   (scope)                       ▸ item          which incarnation owns what, with an epoch
     counters      (name)                        ▸ expires_at, mutator   shards of a counter; its tally is the last row
     counter_names (shelf)                       ▸ name          which state each counter has
+    timed_rows    (queue, generation, part, shard) ▸ position   messages of a timed queue, by when they are due
+    timed_parts   (queue, generation, shard)    ▸ part          which time parts of a shard have been written to
+    timed_shards  (queue, generation, shard)    ▸ epoch         how far each holder of a shard has read, or will
+    timed_records (queue, generation, shard, epoch, run) ▸ seq  what a holder has finished: a snapshot, then changes
+    timed_moved   (queue, generation, id)                       where a message is whose due was changed
+    schedules     (shelf)                       ▸ name          recurring schedules, and how far each has come
+    shared        (realm)                       ▸ name          what all nodes know and nobody else: their secret
 
 Columns named in `conditional` are changed by compare-and-set only, all others by plain writes only.
 """
@@ -127,4 +134,78 @@ COUNTER_NAMES: Final = Table(
     conditional=_names(_counter_name_columns),
 )
 
-TABLES: Final = (QUEUES, LEFT, MONOTON, POINTERS, BUCKETS, KEYS, LEASES, ASSIGNMENTS, COUNTERS, COUNTER_NAMES)
+TIMED_ROWS: Final = Table(
+    name="timed_rows",
+    doc="Messages of a timed queue by position: when they are due, or later. Never deleted: parts are dropped whole.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, part=Type.TEXT, shard=Type.INT),
+    clustering=_columns(position=Type.TIMEUUID),
+    columns=_columns(
+        id=Type.TIMEUUID,
+        version=Type.INT,
+        deliveries=Type.INT,
+        due_ms=Type.INT,
+        put_ms=Type.INT,
+        key=Type.TEXT,
+        entry=Type.BLOB,
+        cancelled=Type.BOOL,
+        moved_to=Type.TIMEUUID,
+        moved_from=Type.TIMEUUID,
+    ),
+)
+
+TIMED_PARTS: Final = Table(
+    name="timed_parts",
+    doc="The time parts of a shard that have been written to, so that empty ones need not be looked at.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, shard=Type.INT),
+    clustering=_columns(part=Type.TEXT),
+    columns=_columns(first_ms=Type.INT),
+)
+
+TIMED_SHARDS: Final = Table(
+    name="timed_shards",
+    doc="Per holder (epoch) of a shard: the horizon it has published, and which run its records are in.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, shard=Type.INT),
+    clustering=_columns(epoch=Type.INT),
+    columns=_columns(horizon=Type.INT, run=Type.INT, stopped=Type.BOOL),
+)
+
+TIMED_RECORDS: Final = Table(
+    name="timed_records",
+    doc="What a holder of a shard has finished: a snapshot as the first row of each run, then changes.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, shard=Type.INT, epoch=Type.INT, run=Type.INT),
+    clustering=_columns(seq=Type.INT),
+    columns=_columns(record=Type.BLOB),
+)
+
+TIMED_MOVED: Final = Table(
+    name="timed_moved",
+    doc="Where a scheduled message is whose due was changed, by its id.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, id=Type.TIMEUUID),
+    columns=_columns(position=Type.TIMEUUID, before=Type.TIMEUUID, number=Type.INT),
+)
+
+_schedule_columns = _columns(record=Type.TEXT, token=Type.TEXT)
+SCHEDULES: Final = Table(
+    name="schedules",
+    doc="Recurring schedules, each with the time up to which its ticks have been put. Removed ones expire.",
+    partition=_columns(shelf=Type.INT),
+    clustering=_columns(name=Type.TEXT),
+    columns=_schedule_columns,
+    conditional=_names(_schedule_columns),
+)
+
+_shared_columns = _columns(value=Type.TEXT, token=Type.TEXT)
+SHARED: Final = Table(
+    name="shared",
+    doc="What all nodes of this store know and nobody else: the secret with which they prove themselves.",
+    partition=_columns(realm=Type.TEXT),
+    clustering=_columns(name=Type.TEXT),
+    columns=_shared_columns,
+    conditional=_names(_shared_columns),
+)
+
+TIMED_TABLES: Final = (TIMED_ROWS, TIMED_PARTS, TIMED_SHARDS, TIMED_RECORDS, TIMED_MOVED)
+TABLES: Final = (
+    QUEUES, LEFT, MONOTON, POINTERS, BUCKETS, KEYS, LEASES, ASSIGNMENTS, COUNTERS, COUNTER_NAMES, *TIMED_TABLES,
+    SCHEDULES, SHARED,
+)  # fmt: skip

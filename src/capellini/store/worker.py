@@ -16,10 +16,12 @@ store is opened again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Final
 
 from capellini.model.clock import Clock
@@ -31,6 +33,28 @@ WEIGHT: Final = 0.1  # of the newest duration in the moving average: some ten fs
 OUTLIER_S: Final = 0.02  # one stall of the disk counts at most so much, or it would keep us off the loop for long
 
 
+class _SyncThread:
+    """Makes fsyncs one after the other. Not one of concurrent.futures, which take no more work while the interpreter
+    ends: the very time in which a client that was left open hands its folder over."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="capellini-sync", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def do(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """When what was asked for is done."""
+        self._jobs.put(None)
+        self._thread.join()
+
+
 class SyncWorker:
     """Makes what was written durable, for all who wait at once."""
 
@@ -40,7 +64,7 @@ class SyncWorker:
         self._counts = counts
         self._waiting: list[asyncio.Future[None]] = []
         self._running = False
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: _SyncThread | None = None
         self._written = 0  # batches given to RocksDB
         self._synced = 0  # of those, how many are durable
         self.average_s = 0.0
@@ -77,14 +101,9 @@ class SyncWorker:
         self._counts.unknown += 1
         return Unknown(f"it may have been written or not: {error}")
 
-    def in_thread(self) -> ThreadPoolExecutor:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="capellini-sync")
-        return self._thread
-
     def close(self) -> None:
         if self._thread is not None:
-            self._thread.shutdown(wait=True)
+            self._thread.close()
             self._thread = None
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -95,8 +114,13 @@ class SyncWorker:
         elif self.average_s < INLINE_BELOW_S:
             self._finish(loop, group, upto, self._timed_flush())
         else:
-            task = loop.run_in_executor(self.in_thread(), self._timed_flush)
-            task.add_done_callback(lambda done: self._finish(loop, group, upto, done.result()))
+            self._thread = self._thread or _SyncThread()
+            self._thread.do(lambda: self._flush_for(loop, group, upto))
+
+    def _flush_for(self, loop: asyncio.AbstractEventLoop, group: list[asyncio.Future[None]], upto: int) -> None:
+        error = self._timed_flush()
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: then nobody waits
+            loop.call_soon_threadsafe(self._finish, loop, group, upto, error)
 
     def _timed_flush(self) -> Exception | None:
         before_s = self._clock.elapsed_s()

@@ -5,6 +5,7 @@
     database.py   the open RocksDB: how it is set, and where the rows of a partition are
     stamps.py     timestamps that only rise
     upkeep.py     clearing away what has served
+    copying.py    a copy of a folder, also of one that another process has open
 
     write, compare_and_set ─▶ decide ─▶ one RocksDB batch, at once, on the loop ─▶ wait for the shared fsync
     read                   ─▶ straight from RocksDB, on the loop

@@ -118,13 +118,18 @@ class Database:
     def make_space(self, prefix: bytes, now_us: int) -> tuple[Space, WriteBatch]:
         """A new space apart, and the batch that writes it down: before anything that is then written there."""
         number = max((space.number for space in self.apart.values()), default=0) + 1
-        self.rows.create_column_family(f"a{number}", self._options)
+        self.make_family(number)
         made = WriteBatch(raw_mode=True)
         made.put(APART_KEYS + number.to_bytes(8, "big"), prefix)
         if self.rows.get(prefix + HEAD) is None:
             made.put(prefix + HEAD, pack_marks((), now_us))  # by which `partitions` finds it
         space = self.apart[prefix] = self._own_space(number)
         return space, made
+
+    def make_family(self, number: int) -> Any:
+        """A column family for a space apart; its handle."""
+        self.rows.create_column_family(f"a{number}", self._options)
+        return self.rows.get_column_family_handle(f"a{number}")
 
     def forget(self, prefix: bytes, space: Space | None) -> None:
         """A space apart goes as a whole, once the batch that says so is written."""

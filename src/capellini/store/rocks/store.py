@@ -69,7 +69,7 @@ class RocksStore(Store):
         cls, folder: Path, *, create: bool = True, clock: Clock, room_bytes: int = folders.ROOM_BYTES
     ) -> RocksStore:
         """Raises CannotOpen, InUse when another process has it open, or Full."""
-        folders.make(folder, create)
+        folders.make(folder, create, room_bytes)
         lock = folders.FolderLock(folder)
         try:
             folders.migrate(folder)
@@ -78,6 +78,9 @@ class RocksStore(Store):
             if fresh:
                 folders.write_format(folder)
             return cls(database, clock, lock, room_bytes)
+        except OSError as error:
+            lock.release()
+            raise CannotOpen(f"{folder} cannot be opened: {error.strerror}") from error
         except BaseException:
             lock.release()
             raise

@@ -1,0 +1,124 @@
+"""A copy of a folder, whether a process has it open or not.
+
+    folder ──▶ a secondary: RocksDB reads files and log as they are, and changes nothing ──▶ row by row ──▶ target
+
+It does not need the folder's lock, so that a node that runs need not be asked. The copy is the folder as of one moment:
+a secondary sees what was in the log when it was opened, and what it sees does not move until it is told to catch up.
+It keeps the files it saw open, so that the other process may delete them meanwhile.
+
+Two things can come in between, both while it is opened: a file is gone that the list of files still named, or a column
+family was made after the list of them was read. Then it is opened again. A family that is named and stays missing was
+dropped by a process that crashed before it could say so.
+
+The format file is written last: half a copy is not taken for a store.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from rocksdict import WriteBatch
+
+from capellini.model.errors import CannotOpen, Invalid
+from capellini.store import folder as folders
+from capellini.store.layout import APART_KEYS
+from capellini.store.rocks.database import Database
+
+ATTEMPTS: Final = 5  # to open it; each takes far less than a process needs to change its files again
+ROWS_AT_ONCE: Final = 1_000
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """What a backup holds."""
+
+    folder: str
+    target: str
+    format: int
+    rows: int
+    bytes: int  # of keys and values, not compressed
+    took_s: float
+
+
+def copy(folder: Path, target: Path) -> Copied:
+    """Raises Invalid when the target cannot be one; CannotOpen when the folder is none, or either disk fails."""
+    began_s = time.monotonic()
+    number = folders.read_format(folder)
+    if number is None:
+        raise CannotOpen(f"{folder} holds no store: nothing was ever stored there")
+    if target.resolve().is_relative_to(folder.resolve()):
+        raise Invalid(f"{target} is inside of {folder}: give a folder elsewhere for the backup")
+    folders.make_empty(target)
+    try:
+        with tempfile.TemporaryDirectory(prefix="capellini-backup-") as scratch:
+            source = _opened(folder, Path(scratch))
+            try:
+                rows, size = _copy(source, target)
+            finally:
+                source.close()
+        folders.write_format(target, number)
+    except BaseException:
+        shutil.rmtree(target / folders.DATA_FOLDER, ignore_errors=True)  # what was here before: nothing
+        raise
+    return Copied(str(folder), str(target), number, rows, size, round(time.monotonic() - began_s, 3))
+
+
+def _opened(folder: Path, scratch: Path) -> Database:
+    missing: set[int] | None = None
+    failed: Exception | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            source = Database(folder, False, scratch)
+        except CannotOpen as error:
+            failed = error
+            continue
+        try:
+            source.load()
+            before, missing = missing, _missing(source)
+            if not missing or missing == before:
+                return source
+        except Exception as error:  # rocksdict raises plain Exception for everything
+            failed = error
+        source.close()
+    raise CannotOpen(f"{folder} cannot be copied while it changes: try again, or stop what writes to it ({failed})")
+
+
+def _missing(source: Database) -> set[int]:
+    """The column families that are named and not there."""
+    named = {int.from_bytes(key[len(APART_KEYS) :], "big") for key, _ in source.registered(APART_KEYS)}
+    return named - {space.number for space in source.apart.values()}
+
+
+def _copy(source: Database, target: Path) -> tuple[int, int]:
+    made = Database(target, True)
+    try:
+        rows, size = _copy_rows(source.rows, made.rows, None)
+        for space in source.apart.values():
+            handle = made.make_family(space.number)
+            more_rows, more_size = _copy_rows(space.rows, made.rows, handle)
+            rows, size = rows + more_rows, size + more_size
+        made.flush()
+    except Exception as error:  # as above
+        if folders.free_bytes(target) < folders.ROOM_BYTES:
+            raise CannotOpen(f"the disk of {target} is full: make room, or give another folder") from error
+        raise CannotOpen(f"the backup in {target} failed: {error}") from error
+    finally:
+        made.close()
+    return rows, size
+
+
+def _copy_rows(source: Any, target: Any, handle: Any) -> tuple[int, int]:
+    rows = size = 0
+    batch = WriteBatch(raw_mode=True)
+    for key, value in source.items():
+        batch.put(key, value, handle)
+        rows, size = rows + 1, size + len(key) + len(value)
+        if len(batch) >= ROWS_AT_ONCE:
+            target.write(batch)
+            batch = WriteBatch(raw_mode=True)
+    target.write(batch)
+    return rows, size
