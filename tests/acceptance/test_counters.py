@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 from click.testing import CliRunner
+from tests.acceptance import client_processes as processes
 
 from capellini.api.server import Server
 from capellini.cli.main import capellini
@@ -135,5 +136,65 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert bad.exit_code == 2 and "whole number" in bad.stderr
 
 
+def test_statistics_of_queues_on_the_command_line(tmp_path: Path) -> None:
+    at = ["--at", f"rocks:{tmp_path / 'store'}"]
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(capellini, [*words, *at], catch_exceptions=False)
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    run("queue", "create", "jobs")
+    for body in "abc":
+        run("put", "jobs", body)  # each a program of its own
+    run("get", "jobs", "--count", "2", "--ack")
+    run("counter", "add", "mine")
+    shown = json.loads(run("queue", "show", "jobs", "--json"))["statistics"]
+    assert {name: shown[name] for name in ("puts", "deliveries", "acks", "nacks", "dead_letters")} == {
+        "puts": 3, "deliveries": 2, "acks": 2, "nacks": 0, "dead_letters": 0,
+    }  # fmt: skip
+    lines = [line.split(maxsplit=1) for line in run("queue", "show", "jobs").splitlines()]
+    rows = {words[0]: words[-1] for words in lines if words}
+    assert rows["puts"].strip() == "3" and rows["producers"].strip() == "about 3"
+    assert rows["delivered_after_s"].startswith("about 50% within ")
+    assert run("counter", "list") == "mine\tsum\n"
+    assert run("counter", "list", "--queues") == "queue:jobs:1\tqueue\n"
+    assert json.loads(run("counter", "read", "queue:jobs:1"))["puts"] == 3
+
+
+def test_a_killed_node_loses_a_second_of_statistics_at_most(tmp_path: Path) -> None:
+    with processes.running_node(tmp_path / "data") as node, connect(node.address) as client:
+        client.create_queue("jobs")
+        client.put_many("jobs", [b"x"] * 10)
+        assert client.statistics("jobs").puts == 10  # a read flushes what the node has
+        client.put_many("jobs", [b"x"] * 5)
+        node.kill()
+        node.start()
+        found = client.statistics("jobs")
+        assert found.ready == 15 and 10 <= found.puts <= 15
+        client.put_many("jobs", [b"x"] * 5)
+        assert client.statistics("jobs").puts == found.puts + 5
+
+
 def test_readings_are_plain_values() -> None:
     assert msgspec.json.encode(Counted()) == b'{"counted":true}'
+
+
+@pytest.mark.parametrize("through", ["http", "folder"])
+async def test_several_updates_of_one_call_all_count_or_none(node: str, tmp_path: Path, through: str) -> None:
+    async with connect_async(node if through == "http" else f"rocks:{tmp_path / 'other'}") as client:
+        with pytest.raises(Invalid, match="whole number"):
+            await client.counters.update("part", [5, "x", 3])
+        with pytest.raises(NotFound):
+            await client.counters.read("part")
+        await client.counters.update("part", [5, 3])
+        assert (await client.counters.read("part")).value == 8
+
+
+async def test_a_total_beyond_64_bits_is_read_like_any_other(node: str) -> None:
+    async with connect_async(node) as client:
+        for _ in range(3):
+            await client.counters.add("huge", 2**63 - 1)
+        await client.counters.add("small", 1)
+        found = await client.counters.read_many(["small", "huge"])
+        assert [one.value for one in found if not isinstance(one, Problem)] == [1, 3 * (2**63 - 1)]

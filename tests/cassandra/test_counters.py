@@ -18,6 +18,12 @@ from capellini.counters.states.registry import Registry
 from capellini.local.cluster import LocalCluster
 from capellini.model.address import CassandraAddress
 from capellini.model.clock import RealClock
+from capellini.model.counters import queue_counter
+from capellini.model.errors import Invalid
+from capellini.model.message import NewMessage
+from capellini.node.config import times_of
+from capellini.node.node import Node
+from capellini.node.settings import Settings
 from capellini.proof.counting import Ledger
 from capellini.store.interface import Level, Slice
 from capellini.store.opening import open_store
@@ -26,7 +32,8 @@ from capellini.store.schema import COUNTERS
 pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 CALLS = 150  # of each process
-DAY_S = 86_400.0
+HOUR_S = 3_600.0
+DAY_S = 24 * HOUR_S
 DEADLINE_S = 240.0
 
 
@@ -85,8 +92,52 @@ async def test_processes_count_exactly_while_a_server_is_killed(
     assert confirmed <= set(counted) <= confirmed | doubtful
     total = (await counters.read("total")).value
     assert len(confirmed) <= total <= len(confirmed | doubtful)
+    print(  # what a run with -s can be quoted by
+        f"{len(children)} processes, server 2 killed after {CALLS} calls: {len(confirmed)} updates confirmed, "
+        f"{len(doubtful)} in doubt; counted {sum(counted.values())}, none twice; total {total}"
+    )
     await counters.close()
     await store.close()
+
+
+async def test_statistics_of_a_queue_add_up_over_nodes_and_restarts_and_go_with_it(
+    cassandra_cluster: LocalCluster, cassandra_address: str, fresh_keyspace: str
+) -> None:
+    def settings(name: str) -> Settings:
+        return Settings(store=f"cassandra://{cassandra_address}/{fresh_keyspace}?replication=3", node=name)
+
+    nodes = [await Node.open(settings(name)) for name in ("one", "two")]
+    first, second = (node.service for node in nodes)
+    await first.create("jobs")
+    for broker, count in ((first, 30), (second, 12)):
+        await broker.put("jobs", [NewMessage(b"x")] * count)
+        receipts = [each.receipt for each in await broker.get("jobs", count)]
+        assert len(receipts) == count
+        await broker.ack("jobs", receipts)
+    await nodes[1].close()
+    found = await first.statistics("jobs")
+    assert (found.puts, found.deliveries, found.acks, found.producers) == (42, 42, 42, 2)
+    assert "puts" not in found.exact and found.delivered_after_s
+    await nodes[0].close()
+    again = await Node.open(settings("one"))
+    assert (await again.service.statistics("jobs")).puts == 42
+    await again.service.delete("jobs")
+    async with asyncio.timeout(DEADLINE_S):
+        while (await again.store.read(Slice(COUNTERS, (queue_counter("jobs", 1),)))).rows:
+            await asyncio.sleep(0.5)
+    await again.service.create("jobs")
+    assert (await again.service.statistics("jobs")).puts == 0
+    await again.close()
+
+
+async def test_a_grace_below_the_hint_window_of_the_cluster_is_refused(
+    cassandra_cluster: LocalCluster, cassandra_address: str, fresh_keyspace: str
+) -> None:
+    store = f"cassandra://{cassandra_address}/{fresh_keyspace}"
+    settings = Settings(store=store, node="one", counter_grace_s=HOUR_S, counter_max_skew_s=1.0)
+    assert times_of(settings).grace_s == HOUR_S  # good for a folder
+    with pytest.raises(Invalid, match="max_hint_window, 10800"):
+        await Node.open(settings)
 
 
 async def test_shards_are_collected_and_repeated_batches_change_nothing(

@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 
 from capellini.counters.states.distinct import Hll, Theta
 from capellini.counters.states.interface import MAX_TEXT_BYTES, Damaged, Stamp, State
+from capellini.counters.states.queue import SUMS, Activity
 from capellini.counters.states.registry import OURS, Registry
 from capellini.counters.states.sets import AddRemoveSet
 from capellini.counters.states.spread import FREQUENT_LG_K, Frequent, Quantiles
@@ -34,6 +35,13 @@ UPDATES: dict[str, Any] = {
     "theta": elements,
     "quantiles": numbers,
     "frequent": texts | some.builds(lambda one, many: {"item": one, "weight": many}, texts, some.integers(1, 9)),
+    "queue": some.builds(
+        Activity,
+        some.dictionaries(some.sampled_from(SUMS), some.integers(1, 10**12)),
+        some.lists(texts, max_size=3).map(tuple),
+        some.lists(some.floats(0, 10**6), max_size=3).map(tuple),
+        some.lists(some.floats(0, 10**6), max_size=3).map(tuple),
+    ),
 }
 EXACT = [state for state in OURS if state.exact]
 
@@ -130,6 +138,7 @@ BAD = {
         {"item": "x", "weight": 1.5},
         {"item": 1, "weight": 1},
     ],
+    "queue": [1, None, {"sums": {"puts": 1}}, [{"puts": 1}]],
 }
 
 

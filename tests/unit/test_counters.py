@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.counter_world import in_world
 
 from capellini.counters import reading
 from capellini.counters.mutators import left_us, may_confirm, next_stamp, takes_updates
@@ -33,10 +33,8 @@ from capellini.model.errors import Conflict, Invalid, NotFound, StoreError, Unav
 from capellini.model.service import Problem
 from capellini.store.interface import Batch, Slice
 from capellini.store.opening import open_store
-from capellini.store.schema import COUNTERS, TABLES
+from capellini.store.schema import COUNTERS
 from capellini.store.simulation.client import SimulatedClient
-from capellini.store.simulation.faults import Faults
-from capellini.store.simulation.loop import run
 from capellini.store.simulation.world import World
 
 HOUR_S = 3_600.0
@@ -45,15 +43,6 @@ DAY_S = 24 * HOUR_S
 
 def counters_of(client: SimulatedClient, **more: Any) -> Counters:
     return Counters(client.store, client.clock, client.random, **more)
-
-
-def in_world(test: Callable[[World], Awaitable[None]], faults: Faults | None = None, seed: int = 1) -> None:
-    async def main() -> None:
-        world = World(faults=faults)
-        await world.client("setup").store.prepare(TABLES)
-        await test(world)
-
-    run(main(), seed)
 
 
 async def shards(client: SimulatedClient, name: str) -> list[Any]:
@@ -87,7 +76,7 @@ def test_timestamps_rise_and_stay_below_expiry() -> None:
     [
         ({"last_s": 5.0}, "last_s"),
         ({"life_s": 3_700.0}, "life_s"),
-        ({"grace_s": 10_800.0}, "hint_window_s"),
+        ({"grace_s": 10_800.0}, "max_hint_window"),
         ({"max_skew_s": 50_000.0}, "max_skew_s"),
         ({"hint_window_s": 80_000.0}, "grace_s"),
         ({"life_s": float("nan")}, "life_s"),
@@ -306,6 +295,39 @@ def test_what_cannot_be_written_never_counts_and_says_so() -> None:
         await client.clock.sleep(5.0)
         await counters.add("n", 8)
         assert (await counters.read("n")).value == 9
+
+    in_world(test)
+
+
+def test_every_task_that_added_is_told_what_was_not_written() -> None:
+    async def test(world: World) -> None:
+        client = world.client("a")
+        counters = counters_of(client)
+        await counters.add("n", 1)
+        for replica in world.replicas[:2]:
+            world.crash(replica)
+        await client.clock.sleep(5.0)
+        slow = asyncio.Event()
+
+        async def one(wait: bool) -> str:
+            await counters.add_many([("n", 2)])
+            if wait:
+                await slow.wait()  # until the mutator is long dead, and the other was told
+            try:
+                await counters.flush()
+            except Unavailable:
+                return "told"
+            return "confirmed"
+
+        late = asyncio.create_task(one(True))
+        assert await asyncio.gather(one(False), one(False)) == ["told", "told"]
+        slow.set()
+        assert await late == "told"
+        await counters.flush()  # there is nothing else to tell
+        world.calm()
+        await client.clock.sleep(5.0)
+        assert await asyncio.create_task(one(False)) == "confirmed"
+        assert (await counters.read("n")).value == 3
 
     in_world(test)
 

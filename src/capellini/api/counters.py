@@ -33,8 +33,11 @@ class LooseUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OneUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`values`: several at once, all of them or, when one is wrong, none."""
+
     value: Any = 1
     kind: str = SUM
+    values: Annotated[list[Any], Meta(min_length=1, max_length=MOST_AT_ONCE)] | None = None
 
 
 class Reads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,7 +108,8 @@ async def _each(counters: CounterService, request: Request) -> list[Counted | Pr
 
 async def update(context: Context, request: Request) -> Response:
     wanted = _ONE.read(request)
-    await _counters(context).update(request.params["counter"], [wanted.value], wanted.kind)
+    updates = [wanted.value] if wanted.values is None else wanted.values
+    await _counters(context).update(request.params["counter"], updates, wanted.kind)
     return answer(request, Counted())
 
 

@@ -6,12 +6,14 @@
     capellini_store_..._total                   what the store was asked for
     capellini_refused_total{reason}             by the gate;  capellini_limit{limit}: where the gate closes
     capellini_ready  capellini_draining  capellini_clock_skew_seconds
+
+Beside it: counters.py (what counters cost), queue_metrics.py (how long queues are), timed_metrics.py (shards held).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -56,6 +58,7 @@ class Metrics:
         self._times: dict[str, _Times] = {}
         self._labels: dict[int, str] = {}
         self.messages: dict[str, int] = dict.fromkeys(OPERATIONS, 0)
+        self.looks: list[Callable[[], Awaitable[None]]] = []
         if registry is None:
             registry = CollectorRegistry()
             ProcessCollector(registry=registry)
@@ -88,6 +91,12 @@ class Metrics:
         self.messages[operation] += sum(1 for each in results if type(each) is not Problem)
 
     # ---- telling
+
+    async def fresh(self) -> tuple[bytes, bytes]:
+        """The text, after those who have to ask others for their figures have done so."""
+        for look in self.looks:
+            await look()
+        return self.text()
 
     def text(self) -> tuple[bytes, bytes]:
         return generate_latest(self.registry), CONTENT_TYPE

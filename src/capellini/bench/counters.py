@@ -35,13 +35,14 @@ from capellini.model.service import Problem
 from capellini.store.interface import Store
 from capellini.store.opening import open_store
 
-NAMES: Final = 100  # counters that additions are spread over
-HOT: Final = 20  # ... and updates over HTTP
+NAMES: Final = 100  # counters that updates are spread over
+FEW: Final = 20  # ... and fewer, to compare: each counter in a batch is a write of its own
 CHUNK: Final = 10_000  # updates in one add_many
 ROUNDS: Final = 5
 BATCH: Final = 1_000  # updates in one request
 TASKS: Final = 8
 SHARDS: Final = 1_000
+SINGLES: Final = 200
 KEYSPACE: Final = "capellini_bench_counters"
 STARTED_WITHIN_S: Final = 30.0
 
@@ -84,11 +85,27 @@ async def _add_many(name: str, quick: bool) -> Figure:
             await counters.flush()
             rates.append(updates / (time.perf_counter() - began_s))
             cpu_rates.append(updates / (time.process_time() - cpu_s))
+        single_s = await _single_adds(counters)
         await _checked(counters, [f"n{at}" for at in range(NAMES)], ROUNDS * sum(value for _, value in items))
         await counters.close()
         await store.close()
-    detail: Detail = {"updates": updates, "counters": NAMES, "per_s_of_processor_time": round(median(cpu_rates))}
+    detail: Detail = {
+        "updates": updates,
+        "counters": NAMES,
+        "per_s_of_processor_time": round(median(cpu_rates)),
+        "single_add_ms": round(single_s * 1e3, 3),
+    }
     return judge(name, median(rates), detail)
+
+
+async def _single_adds(counters: Counters) -> float:
+    """What one `add` takes that waits until it is durable, with nobody else there to share the write with."""
+    times_s = []
+    for _ in range(SINGLES):
+        began_s = time.perf_counter()
+        await counters.add("single")
+        times_s.append(time.perf_counter() - began_s)
+    return median(times_s)
 
 
 # ---- through the API
@@ -100,7 +117,9 @@ async def _api(name: str, quick: bool) -> Figure:
         server = _started(folder)
         try:
             address = await asyncio.wait_for(asyncio.to_thread(_address, server), STARTED_WITHIN_S)
-            rate, detail = await _send(address, batches)
+            few, _ = await _send(address, batches, FEW)
+            rate, detail = await _send(address, batches, NAMES)
+            detail[f"per_s_with_{FEW}_counters"] = round(few)
         finally:
             server.terminate()
             await asyncio.to_thread(server.wait)
@@ -121,9 +140,10 @@ def _address(server: subprocess.Popen[str]) -> str:
     return next(word for word in line.split() if word.startswith("http://")).rstrip(",")
 
 
-async def _send(address: str, batches: int) -> tuple[float, Detail]:
+async def _send(address: str, batches: int, count: int) -> tuple[float, Detail]:
     chance = random.Random(2)
-    batch = [Update(f"n{chance.randrange(HOT)}", chance.randrange(1_000)) for _ in range(BATCH)]
+    counted = [f"of-{count}.{at}" for at in range(count)]
+    batch = [Update(chance.choice(counted), chance.randrange(1_000)) for _ in range(BATCH)]
     async with connect_async(address) as client:
         await client.counters.update_many(batch)  # names are known from here on
 
@@ -138,8 +158,8 @@ async def _send(address: str, batches: int) -> tuple[float, Detail]:
         took_s = time.perf_counter() - began_s
         sent = batches // TASKS * TASKS
         wanted = (sent + 1) * sum(int(one.value) for one in batch)
-        await _checked(client.counters, [f"n{at}" for at in range(HOT)], wanted)
-    return sent * BATCH / took_s, {"batches": sent, "updates_each": BATCH, "tasks": TASKS, "counters": HOT}
+        await _checked(client.counters, counted, wanted)
+    return sent * BATCH / took_s, {"batches": sent, "updates_each": BATCH, "tasks": TASKS, "counters": count}
 
 
 # ---- on Cassandra

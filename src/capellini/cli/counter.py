@@ -11,7 +11,7 @@ import msgspec
 
 from capellini.cli.speaking import errors_said, say_json, talking, talks
 from capellini.client.counting import WaitingCounters
-from capellini.model.counters import SUM, Reading
+from capellini.model.counters import QUEUES, SUM, Reading
 from capellini.model.service import Problem
 
 
@@ -79,10 +79,13 @@ def _json(each: Reading | Problem) -> Any:
 @counter.command(name="list")
 @talks
 @click.option("--prefix", default="", help="Only names that begin so.")
+@click.option("--queues", is_flag=True, help="Those that keep the statistics of queues, instead of the others.")
 @click.option("--after", default="", metavar="NAME", help="Go on after this one.")
 @click.option("-n", "--count", type=click.IntRange(1, 10_000), default=1_000, show_default=True)
-def list_all(at: str, as_json: bool, prefix: str, after: str, count: int) -> None:
+def list_all(at: str, as_json: bool, prefix: str, queues: bool, after: str, count: int) -> None:
     """List counters, with their kinds."""
+    if queues and not prefix.startswith(QUEUES):
+        prefix = QUEUES + prefix
     with _counters(at) as counters:
         found = counters.listed(prefix, after, count)
     if as_json:

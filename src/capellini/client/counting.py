@@ -17,7 +17,7 @@ from capellini.model.errors import Unavailable
 from capellini.model.service import Problem, Service
 
 if TYPE_CHECKING:
-    from capellini.client.transport import Response
+    from capellini.client.reaching import Response
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -44,6 +44,11 @@ class RemoteCounters(CounterService):
     def __init__(self, node: Asks, read: Read) -> None:
         self._node = node
         self._read = read
+
+    async def update(self, name: str, updates: Sequence[object], kind: str = SUM) -> None:
+        if updates:
+            content = {"values": list(updates), "kind": kind}
+            await self._node._ask("POST", f"/v1/counters/{quote(name, safe='')}", content)
 
     async def update_many(self, updates: Sequence[Update]) -> list[Counted | Problem]:
         response = await self._node._ask("POST", "/v1/counter-updates", {"updates": list(updates)})
@@ -82,6 +87,9 @@ class RelayedCounters(CounterService):
     async def _call(self, operation: str, do: Callable[[CounterService], Awaitable[R]]) -> R:
         return await self._relay.call(operation, lambda behind: do(counters_of(behind)))
 
+    async def update(self, name: str, updates: Sequence[object], kind: str = SUM) -> None:
+        await self._call("counter_update", lambda counters: counters.update(name, updates, kind))
+
     async def update_many(self, updates: Sequence[Update]) -> list[Counted | Problem]:
         return await self._call("counter_update", lambda counters: counters.update_many(updates))
 
@@ -118,7 +126,7 @@ class WaitingCounters:
         self._run(self._counters.add(name, value))
 
     def update(self, name: str, updates: Sequence[object], kind: str = SUM) -> None:
-        """Durable when it returns. Raises the first problem: what is before it counts."""
+        """All of them or, when one is wrong, none. Durable when it returns."""
         self._run(self._counters.update(name, updates, kind))
 
     def update_many(self, updates: Sequence[Update]) -> list[Counted | Problem]:

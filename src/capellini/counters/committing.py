@@ -7,13 +7,17 @@
 One write of a mutator is under way at a time. A write that failed is repeated, with the state as it is by then, until
 patience ends; then the mutator dies and never writes again. So its waiters can be told the truth: Unknown if a write
 may have been done, Unavailable if surely none was, in which case their updates will never count and can be repeated.
+
+Loose updates have no waiter; `flush` answers for them, to each task that made some, and to the next one that asks. One
+answer would not do: of two tasks whose updates died with one mutator, the second would take its own for confirmed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Final
+from typing import Any, Final
+from weakref import WeakSet
 
 from capellini.counters.mutators import Fleet, Mutator, may_confirm, next_stamp
 from capellini.counters.shards import STATE, pack
@@ -25,7 +29,21 @@ from capellini.store.schema import COUNTERS
 
 PAUSE_S: Final = 0.05  # before a write is repeated, then doubled, with jitter
 MOST_PAUSE_S: Final = 2.0
+MOST_FAILURES: Final = 1_000  # kept for tasks that add and never ask; the oldest go
 GATHER_S: Final = 0.004  # how long a write waits for others, when the last one had gathered several
+
+
+class Failure:
+    """Loose updates of a counter that were not confirmed. `adders`: tasks that made some and are not told; one that
+    has ended needs not be."""
+
+    __slots__ = ("adders", "error", "name", "told")
+
+    def __init__(self, name: str, error: StoreError, adders: WeakSet[Any]) -> None:
+        self.name = name
+        self.error = error
+        self.adders = adders
+        self.told = False
 
 
 class Committer:
@@ -36,7 +54,7 @@ class Committer:
         self._fleet = fleet
         self._guards = guards
         self.writes = 0
-        self.failed: dict[str, CapelliniError] = {}  # by counter: loose updates that were not confirmed
+        self._failures: list[Failure] = []
         self._busy: set[Mutator] = set()  # with a write under way, also those that take no updates any more
 
     def confirmed(self, mutator: Mutator) -> asyncio.Future[None]:
@@ -104,6 +122,8 @@ class Committer:
                 mutator.written = taken
                 mutator.lost = False
                 mutator.loose = min(mutator.loose, mutator.applied - taken)
+                if not mutator.loose:
+                    mutator.adders.clear()
                 return
             await clock.sleep(self._random.uniform(pause_s / 2, pause_s))
             pause_s = min(2 * pause_s, MOST_PAUSE_S)
@@ -126,7 +146,18 @@ class Committer:
         self._fleet.remove(mutator.name, only=mutator)
         self._guards["mutator_died_unknown" if mutator.lost else "mutator_died_unwritten"] += 1
         if mutator.loose or not isinstance(error, CapelliniError):
-            self.failed[mutator.name] = self._gone(mutator)
+            failure = Failure(mutator.name, self._gone(mutator), WeakSet(mutator.adders))
+            self._failures = [*self._failures[1 - MOST_FAILURES :], failure]
+
+    def failures(self, task: asyncio.Task[Any]) -> dict[str, StoreError]:
+        """By counter: loose updates that were not confirmed, of which nobody was told yet, or not this task that made
+        some of them."""
+        found = {one.name: one.error for one in self._failures if not one.told or task in one.adders}
+        for one in self._failures:
+            one.told = True
+            one.adders.discard(task)
+        self._failures = [one for one in self._failures if one.adders]
+        return found
 
     def _gone(self, mutator: Mutator) -> StoreError:
         if mutator.lost:

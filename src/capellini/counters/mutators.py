@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from capellini.counters.states.interface import Stamp, State
 from capellini.counters.times import Times
@@ -27,8 +27,8 @@ ROLL_BYTES: Final = 262_144  # a larger state is not written again and again: a 
 
 class Mutator:
     __slots__ = (
-        "applied", "born_elapsed_s", "dead", "expires_us", "gathered", "id", "kind", "loose", "lost", "name", "size",
-        "stamp_us", "state", "task", "waiting", "written",
+        "adders", "applied", "born_elapsed_s", "dead", "expires_us", "gathered", "id", "kind", "loose", "lost", "name",
+        "size", "stamp_us", "state", "task", "waiting", "written",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: type[State], id: str, now_us: int, elapsed_s: float, times: Times) -> None:
@@ -42,6 +42,7 @@ class Mutator:
         self.applied = 0  # updates taken
         self.written = 0  # ... of which so many are confirmed
         self.loose = 0  # ... and so many of the others nobody waits for: `flush` answers for them
+        self.adders: set[asyncio.Task[Any]] = set()  # the tasks that made those
         self.lost = False  # a write since the last confirmed one may have been done
         self.dead = False
         self.gathered = 0  # callers that the last write had

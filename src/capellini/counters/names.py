@@ -1,6 +1,8 @@
 """Which state each counter has: fixed at its first use by compare-and-set, then remembered.
 
 counter_names  (shelf) ▸ name    kind, token        shelves by hash, so that first uses of many counters meet less
+
+Statistics of queues are known by how their names begin, and need no row: a new queue costs no compare-and-set here.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ import zlib
 from typing import Final
 
 from capellini.counters.shards import check_name
+from capellini.counters.states.queue import QueueTotals
 from capellini.model.clock import Chance, Clock
-from capellini.model.counters import MOST_LISTED, Named
+from capellini.model.counters import MOST_LISTED, QUEUES, Named
 from capellini.model.errors import Conflict, Invalid
 from capellini.store.interface import ABSENT, Cas, Change, Level, Outcome, Slice, Store, settle
 from capellini.store.schema import COUNTER_NAMES
@@ -24,6 +27,11 @@ def shelf_of(name: str) -> int:
     return zlib.crc32(name.encode()) % SHELVES
 
 
+def of_queue(name: str) -> bool:
+    """Is it the name of a queue's statistics?"""
+    return name.startswith(QUEUES)
+
+
 class Names:
     def __init__(self, store: Store, clock: Clock, random: Chance) -> None:
         self._store = store
@@ -33,6 +41,10 @@ class Names:
 
     async def fix(self, name: str, kind: str) -> None:
         """From now on this counter has this state. Raises Conflict when it has another one."""
+        if of_queue(name):
+            if kind != QueueTotals.kind:
+                raise Invalid(f"{name} takes no updates: names that begin with {QUEUES} are those of statistics")
+            return
         known = self.known.get(name)
         if known is None:
             known = self.known[name] = await self._fixed(check_name(name), kind)
@@ -52,6 +64,8 @@ class Names:
 
     async def kind_of(self, name: str) -> str | None:
         """None: there is no such counter."""
+        if of_queue(name):
+            return QueueTotals.kind
         known = self.known.get(name)
         if known is None:
             slice = Slice(COUNTER_NAMES, (shelf_of(check_name(name)),), start=(name,), limit=1, level=Level.SERIAL)

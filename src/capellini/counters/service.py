@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from capellini.counters import collecting, reading
 from capellini.counters.committing import Committer
 from capellini.counters.mutators import Fleet, Mutator
-from capellini.counters.names import Names
+from capellini.counters.names import Names, of_queue
 from capellini.counters.shards import check_name
 from capellini.counters.states.distinct import Theta
 from capellini.counters.states.interface import LEAST_INT, MOST_INT, Stamp, State, whole_number
@@ -42,11 +42,14 @@ from capellini.model.counters import (
 from capellini.model.errors import CapelliniError, Invalid, NotFound, StoreError, Unavailable, Unknown
 from capellini.model.service import Problem
 from capellini.store.interface import Store
+from capellini.store.schema import COUNTERS
 
 MEMORY_BYTES: Final = 64 * 1024 * 1024  # of mutators; beyond it the least recently used go
 READS_AT_ONCE: Final = 32
 SWEEP_NAMES: Final = 200  # looked at in one sweep
 log: Final = logging.getLogger("capellini.counters")
+
+Listing = Callable[[str, str, int], Awaitable[list[Named]]]  # prefix, after, limit
 
 
 class Counters(CounterService):
@@ -61,7 +64,9 @@ class Counters(CounterService):
         *,
         registry: Registry | None = None,
         memory_bytes: int = MEMORY_BYTES,
+        queues: Listing | None = None,
     ) -> None:
+        """`queues` lists the statistics of queues, which have no names of their own in the store."""
         self._store = store
         self._clock = clock
         self.times = check_times(times or Times())
@@ -73,6 +78,8 @@ class Counters(CounterService):
         self._committer = Committer(store, clock, random, self._fleet, self.guards)
         self._through_us: dict[str, int] = {}  # the highest seen, by counter
         self._collecting: dict[str, asyncio.Task[Collected]] = {}
+        self._queues = queues
+        self._sweeps: list[Listing] = [self._names.listed, *([queues] if queues is not None else [])]  # taken in turn
         self._swept = ""  # where the next sweep goes on
         self._closed = False
 
@@ -175,10 +182,12 @@ class Counters(CounterService):
         for name in totals:
             if known.get(name) != Sum.kind:
                 await self._names.fix(check_name(name), Sum.kind)
+        task = _this_task()
         for name, total in totals.items():
             mutator = self._mutator(name, Sum)
             mutator.state.apply(total)
             mutator.loose += 1
+            mutator.adders.add(task)
             self._took(mutator, 1)
         self._figures.updates += len(items) - len(totals)
         self._relieve()
@@ -189,9 +198,9 @@ class Counters(CounterService):
 
     async def flush(self) -> None:
         """All that `add_many` took is durable, or an error says which counters are not: Unavailable when none of it
-        counts, else Unknown."""
+        counts, else Unknown. Each task that added is told of its own; what nobody was told of yet, whoever asks."""
         good = await self._confirm_all()
-        failed, self._committer.failed = self._committer.failed, {}
+        failed = self._committer.failures(_this_task())
         if failed:
             says = f"not confirmed: {', '.join(sorted(failed)[:20])}"
             if good or any(not isinstance(error, Unavailable) for error in failed.values()):
@@ -245,10 +254,12 @@ class Counters(CounterService):
         """Raises NotFound, Invalid (a state that is not installed), StoreError (a stored state is damaged)."""
         self._check_open()
         state, seen, total = await self._total(name)
+        if of_queue(name) and not seen.shards and not seen.tally.packed:
+            raise NotFound(f"there are no statistics {name}: nothing happened in that queue yet")
         found = reading.expired(seen, self._cutoff_us())
         if found > 1:
             self._collect_later(name)
-        raw = total.encode() if sketch and not state.exact else None
+        raw = total.sketch() if sketch else None
         shards = len(seen.shards)
         return Reading(name, state.kind, total.value(), shards, found, seen.tally.through_us / 1e6, raw)
 
@@ -300,9 +311,24 @@ class Counters(CounterService):
         return found.value()
 
     async def listed(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[Named]:
-        """By name."""
+        """By name; statistics of queues only if the prefix says so."""
         self._check_open()
+        if of_queue(prefix):
+            return [] if self._queues is None else await self._queues(prefix, after, limit)
         return await self._names.listed(prefix, after, limit)
+
+    async def drop(self, name: str) -> None:
+        """All of it goes, for good. Only for a name that is never used again, such as that of a generation that is
+        over: where others may still write, the drop is from the future, so that nothing late survives it."""
+        self._check_open()
+        mutator = self._fleet.remove(name)
+        if mutator is not None:
+            mutator.dead = True
+            if mutator.task is not None:
+                await asyncio.wait({mutator.task})
+        self._through_us.pop(name, None)
+        later_us = None if self._store.alone else self._fleet.now_us() + self.times.life_us
+        await self._store.drop(COUNTERS, (check_name(name),), timestamp_us=later_us)
 
     # ---- collecting
 
@@ -338,8 +364,10 @@ class Counters(CounterService):
     async def sweep(self, limit: int = SWEEP_NAMES) -> int:
         """Look at the next counters by name, and collect those where something is due. How many shards went."""
         self._check_open()
-        names = await self._names.listed(after=self._swept, limit=limit)
+        names = await self._sweeps[0]("", self._swept, limit)
         self._swept = names[-1].name if len(names) == limit else ""
+        if not self._swept:
+            self._sweeps.append(self._sweeps.pop(0))
         gone = 0
         for one in names:
             now_us = int(self._clock.now_s() * 1e6)
@@ -390,6 +418,12 @@ def _totals(items: list[tuple[str, int]]) -> dict[str, int]:
     except (TypeError, ValueError):
         raise Invalid("an update to add is a pair: the name of a counter, and a whole number") from None
     return totals
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None  # coroutines run in tasks
+    return task
 
 
 _COUNTED: Final = Counted()

@@ -18,6 +18,8 @@ import msgspec
 from capellini.model.errors import Invalid
 
 PATIENCE_S: Final = 10.0  # how long a write is repeated before its mutator gives up
+LEAST_LAST_S: Final = 2 * PATIENCE_S  # what was taken in the last moment is written by then, or has failed
+MOST_S: Final = 10 * 365 * 86_400.0  # beyond, somebody mistook the unit
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,22 +42,26 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         return int(self.grace_s * 1e6)
 
 
-def check_times(times: Times) -> Times:
-    """Raises Invalid, saying which two do not go together."""
+def check_times(times: Times, prefix: str = "") -> Times:
+    """Raises Invalid, saying which two do not go together. `prefix`: what their names begin with where they are set."""
     for name, seconds in msgspec.structs.asdict(times).items():
-        if not 0 <= seconds <= 10 * 365 * 86_400:  # also refuses nan
-            raise Invalid(f"{name} goes from 0 to ten years, not {seconds!r}")
-    if times.last_s < 2 * PATIENCE_S:
+        if not 0 <= seconds <= MOST_S:  # also refuses nan
+            raise Invalid(f"{prefix}{name} goes from 0 to ten years, not {seconds!r}")
+    if times.last_s < LEAST_LAST_S:
         raise Invalid(
-            f"last_s is {times.last_s:g}: it must be {2 * PATIENCE_S:g} or more, "
+            f"{prefix}last_s is {times.last_s:g}: it must be {LEAST_LAST_S:g} or more, "
             "so that what was taken can still be written"
         )
     if times.life_s < 2 * times.last_s:
-        raise Invalid(f"life_s is {times.life_s:g}: a mutator must live for at least twice last_s ({times.last_s:g})")
+        raise Invalid(
+            f"{prefix}life_s is {times.life_s:g}: "
+            f"a mutator must live for at least twice {prefix}last_s ({times.last_s:g})"
+        )
     least_s = times.hint_window_s + 2 * times.max_skew_s
     if times.grace_s < least_s:
         raise Invalid(
-            f"grace_s is {times.grace_s:g}: it must be at least hint_window_s plus twice max_skew_s ({least_s:g}), "
-            "so that late writes have landed before shards are collected"
+            f"{prefix}grace_s is {times.grace_s:g}: it must be at least {least_s:g}, "
+            f"the hint window of the store (max_hint_window, {times.hint_window_s:g}) plus twice {prefix}max_skew_s "
+            f"({times.max_skew_s:g}), so that late writes have landed before shards are collected"
         )
     return times

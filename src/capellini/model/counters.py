@@ -18,6 +18,12 @@ SUM: Final = "sum"
 MOST_AT_ONCE: Final = 10_000  # updates, or names to read, in one call
 MOST_LISTED: Final = 10_000
 MOST_INTERSECTED: Final = 32
+QUEUES: Final = "queue:"  # what the names of queues' statistics begin with: listed only when asked for
+
+
+def queue_counter(queue: str, generation: int) -> str:
+    """The counter that keeps the statistics of one generation of a queue."""
+    return f"{QUEUES}{queue}:{generation}"
 
 
 class Update(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -83,6 +89,10 @@ class CounterService(ABC):
     NotFound for a counter that was never updated, Unavailable when an update does not count, Unknown when it may."""
 
     @abstractmethod
+    async def update(self, name: str, updates: Sequence[object], kind: str = SUM) -> None:
+        """All of them or, when one is wrong, none. Durable when it returns."""
+
+    @abstractmethod
     async def update_many(self, updates: Sequence[Update]) -> list[Counted | Problem]:
         """Durable when it returns."""
 
@@ -91,7 +101,7 @@ class CounterService(ABC):
 
     @abstractmethod
     async def listed(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[Named]:
-        """By name."""
+        """By name. Statistics of queues only if the prefix begins as their names do (`QUEUES`)."""
 
     @abstractmethod
     async def intersection(self, names: Sequence[str]) -> dict[str, float]:
@@ -108,12 +118,6 @@ class CounterService(ABC):
     async def add(self, name: str, value: int = 1) -> None:
         """Add to a sum. Durable when it returns."""
         await self.update(name, [value])
-
-    async def update(self, name: str, updates: Sequence[object], kind: str = SUM) -> None:
-        """Durable when it returns. Raises the first problem: what is before it counts."""
-        for result in await self.update_many([Update(name, value, kind) for value in updates]):
-            if isinstance(result, Problem):
-                raise result.raised()
 
     async def read(self, name: str, sketch: bool = False) -> Reading:
         (result,) = await self.read_many([name], sketch)

@@ -6,6 +6,7 @@ from typing import Final
 
 SLOTS: Final = 10
 SLOT_S: Final = 6.0
+RATED: Final = ("puts", "gets", "acks")
 
 
 class Rate:
@@ -31,3 +32,20 @@ class Rate:
         for passed in range(self._slot + 1, min(slot, self._slot + SLOTS) + 1):
             self._counts[passed % SLOTS] = 0
         self._slot = max(self._slot, slot)
+
+
+class Rates:
+    """Of each queue, in this node alone."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, dict[str, Rate]] = {}
+
+    def add(self, queue: str, what: str, count: int, now_s: float) -> None:
+        rates = self._queues.get(queue)
+        if rates is None:
+            rates = self._queues[queue] = {each: Rate() for each in RATED}
+        rates[what].add(count, now_s)
+
+    def per_s(self, queue: str, what: str, now_s: float) -> float:
+        rates = self._queues.get(queue)
+        return rates[what].per_s(now_s) if rates else 0.0

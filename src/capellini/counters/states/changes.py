@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capellini.counters.states.interface import Damaged, Stamp, State, whole_number
+from capellini.counters.states.interface import Damaged, Stamp, State, check_version, whole_number
 
 
 class Changes(State):
@@ -35,7 +35,8 @@ class Changes(State):
 
     @classmethod
     def decode(cls, data: bytes, version: int) -> Changes:
+        check_version(version, cls.version)
         up, _, down = data.partition(b" ")
-        if version != 1 or not (up.isdigit() and down.isdigit()):
-            raise Damaged(f"not two numbers, version {version}")
+        if not (up.isdigit() and down.isdigit()):
+            raise Damaged("these are not two numbers")
         return cls(int(up), int(down))

@@ -14,6 +14,7 @@ from typing import Any, Final
 import datasketches
 
 from capellini.counters.states.interface import Damaged, Stamp, State, element
+from capellini.counters.states.sketches import opened
 
 LG_K: Final = 12  # Spark's default; sketches are merged without loss only with the same
 
@@ -27,18 +28,23 @@ def _estimate(sketch: Any) -> dict[str, float]:
     }
 
 
-class Hll(State):
-    kind = "hll"
+class Distinct(State):
+    """Takes elements, and the same one again changes nothing."""
+
     takes = "an element: a text or a whole number"
     idempotent = True
     exact = False
 
-    def __init__(self, sketch: Any = None) -> None:
-        self._sketch = sketch or datasketches.hll_sketch(LG_K, datasketches.HLL_8)
-
     @classmethod
     def check(cls, update: object, stamp: Stamp) -> str | int:
         return element(update, cls.kind)
+
+
+class Hll(Distinct):
+    kind = "hll"
+
+    def __init__(self, sketch: Any = None) -> None:
+        self._sketch = sketch or datasketches.hll_sketch(LG_K, datasketches.HLL_8)
 
     def apply(self, checked: str | int) -> None:
         self._sketch.update(checked)
@@ -57,31 +63,21 @@ class Hll(State):
 
     @classmethod
     def decode(cls, data: bytes, version: int) -> Hll:
-        try:
-            sketch = datasketches.hll_sketch.deserialize(data)
-        except (ValueError, IndexError, RuntimeError) as error:
-            raise Damaged(str(error)) from None
-        if version != 1 or sketch.lg_config_k != LG_K:
-            raise Damaged(f"a sketch with lgK {sketch.lg_config_k}, version {version}")
+        sketch = opened(datasketches.hll_sketch, data, version, cls.version)
+        if sketch.lg_config_k != LG_K:
+            raise Damaged(f"a sketch with lgK {sketch.lg_config_k}, not {LG_K}")
         return cls(sketch)
 
     def weight(self) -> int:
         return int(self._sketch.get_updatable_serialization_bytes())
 
 
-class Theta(State):
+class Theta(Distinct):
     kind = "theta"
-    takes = "an element: a text or a whole number"
-    idempotent = True
-    exact = False
 
     def __init__(self, merged: Any = None) -> None:
         self._merged = merged  # what was decoded or merged: such sketches take no updates
         self._updates: Any = None
-
-    @classmethod
-    def check(cls, update: object, stamp: Stamp) -> str | int:
-        return element(update, cls.kind)
 
     def apply(self, checked: str | int) -> None:
         if self._updates is None:
@@ -119,13 +115,7 @@ class Theta(State):
 
     @classmethod
     def decode(cls, data: bytes, version: int) -> Theta:
-        try:
-            sketch = datasketches.compact_theta_sketch.deserialize(data)
-        except (ValueError, IndexError, RuntimeError) as error:
-            raise Damaged(str(error)) from None
-        if version != 1:
-            raise Damaged(f"version {version} is not known here")
-        return cls(sketch)
+        return cls(opened(datasketches.compact_theta_sketch, data, version, cls.version))
 
     def weight(self) -> int:
         retained = 0 if self._updates is None else self._updates.num_retained

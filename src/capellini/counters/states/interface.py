@@ -73,6 +73,10 @@ class State(ABC):
     def decode(cls, data: bytes, version: int) -> Self:
         """From bytes that `encode` of this or an earlier version made."""
 
+    def sketch(self) -> bytes | None:
+        """For those who have tools for it: the bytes of an Apache DataSketch, if this is one."""
+        return None if self.exact else self.encode()
+
     def weight(self) -> int:
         """About how many bytes it takes."""
         return SMALL
@@ -123,10 +127,15 @@ def shown(update: object) -> str:
     return said if len(said) <= 60 else f"{said[:57]}..."
 
 
-def unpacked(data: bytes, type: Any, version: int, newest: int) -> Any:
-    """MessagePack of that type. Raises Damaged."""
+def check_version(version: int, newest: int) -> None:
+    """Raises Damaged."""
     if not 1 <= version <= newest:
         raise Damaged(f"version {version} is not known here: this program is older than the one that wrote it")
+
+
+def unpacked(data: bytes, type: Any, version: int, newest: int) -> Any:
+    """MessagePack of that type. Raises Damaged."""
+    check_version(version, newest)
     try:
         return msgspec.msgpack.decode(data, type=type)
     except msgspec.DecodeError as error:

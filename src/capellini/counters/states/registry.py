@@ -14,6 +14,7 @@ from capellini.counters.states.distinct import Hll, Theta
 from capellini.counters.states.extremes import Max, Min
 from capellini.counters.states.interface import State
 from capellini.counters.states.last import Last
+from capellini.counters.states.queue import QueueTotals
 from capellini.counters.states.sets import AddRemoveSet, GrowSet
 from capellini.counters.states.spread import Frequent, Quantiles
 from capellini.counters.states.total import Sum
@@ -21,7 +22,7 @@ from capellini.model.errors import Invalid
 
 GROUP: Final = "capellini.counter_states"
 OURS: Final[tuple[type[State], ...]] = (
-    Sum, Changes, Min, Max, Last, GrowSet, AddRemoveSet, Hll, Theta, Quantiles, Frequent,
+    Sum, Changes, Min, Max, Last, GrowSet, AddRemoveSet, Hll, Theta, Quantiles, Frequent, QueueTotals,
 )  # fmt: skip
 
 

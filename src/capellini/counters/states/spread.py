@@ -10,13 +10,15 @@ from typing import Any, Final
 
 import datasketches
 
-from capellini.counters.states.interface import Damaged, Stamp, State, number, shown, text
+from capellini.counters.states.interface import Stamp, State, number, shown, text
+from capellini.counters.states.sketches import opened
 from capellini.model.errors import Invalid
 
 KLL_K: Final = 200  # Spark's default: ranks are off by at most 1.65 % with 99 % confidence
 RANKS: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 FREQUENT_LG_K: Final = 12  # up to 3,072 items at a time: what is above 0.09 % of all weight is surely found
 FREQUENT_SHOWN: Final = 100
+NO_NULLS: Final = bytes(8)  # Spark keeps behind such a sketch how many nulls it saw; DataSketches does not look there
 MOST_WEIGHT: Final = 2**32  # of one update: a sketch adds weights up in 64 bits
 
 
@@ -54,13 +56,7 @@ class Quantiles(State):
 
     @classmethod
     def decode(cls, data: bytes, version: int) -> Quantiles:
-        try:
-            sketch = datasketches.kll_doubles_sketch.deserialize(data)
-        except (ValueError, IndexError, RuntimeError) as error:
-            raise Damaged(str(error)) from None
-        if version != 1:
-            raise Damaged(f"version {version} is not known here")
-        return cls(sketch)
+        return cls(opened(datasketches.kll_doubles_sketch, data, version, cls.version))
 
     def weight(self) -> int:
         return 64 + 8 * int(self._sketch.num_retained)
@@ -104,15 +100,12 @@ class Frequent(State):
     def encode(self) -> bytes:
         return bytes(self._sketch.serialize())
 
+    def sketch(self) -> bytes:
+        return self.encode() + NO_NULLS
+
     @classmethod
     def decode(cls, data: bytes, version: int) -> Frequent:
-        try:
-            sketch = datasketches.frequent_strings_sketch.deserialize(data)
-        except (ValueError, IndexError, RuntimeError) as error:
-            raise Damaged(str(error)) from None
-        if version != 1:
-            raise Damaged(f"version {version} is not known here")
-        return cls(sketch)
+        return cls(opened(datasketches.frequent_strings_sketch, data, version, cls.version))
 
     def weight(self) -> int:
         return 64 + 64 * int(self._sketch.num_active_items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capellini.counters.states.interface import Damaged, Stamp, State, whole_number
+from capellini.counters.states.interface import Damaged, Stamp, State, check_version, whole_number
 
 
 class Sum(State):
@@ -30,6 +30,7 @@ class Sum(State):
 
     @classmethod
     def decode(cls, data: bytes, version: int) -> Sum:
-        if version != 1 or not data.removeprefix(b"-").isdigit():
-            raise Damaged(f"a sum is not a number, or of version {version}")
+        check_version(version, cls.version)
+        if not data.removeprefix(b"-").isdigit():
+            raise Damaged("a sum is not a number")
         return cls(int(data))
