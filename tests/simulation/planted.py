@@ -146,7 +146,7 @@ def generation_of_a_receipt_not_checked(patch: Patch) -> None:
             places.append(index)
         return held, results, places
 
-    patch(broker, "_held", any_generation)
+    patch(broker, "held_by", any_generation)
 
 
 @plants(2)

@@ -61,7 +61,7 @@ def test_a_file_holds_what_was_emitted(tmp_path: Path) -> None:
         for at in range(10):
             events.put("q", 1, [(at * 10, 10)])
         events.close()
-    assert list(read_events(path)) == memory.events
+    assert list(read_events(path)) == list(memory.events)
     assert account(read_events(path))["n", "i"].complete
 
 
@@ -98,3 +98,22 @@ def test_gaps_are_found_in_any_order() -> None:
         return Happened("n", "i", number, 0.0, Kind.PUT)
 
     assert account(map(event, (7, 2, 3, 3)))["n", "i"].missing == ((1, 1), (4, 3))
+
+
+def test_a_file_that_ends_with_a_whole_line_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    for incarnation in ("one", "two"):
+        events = Events(StillClock(), "n", incarnation, FileSink(path))
+        events.put("q", 1, [(0, 1)])
+        events.flush()
+        assert path.read_bytes().endswith(b"}\n")
+        events.close()
+    assert all(line.startswith("{") for line in path.read_text().splitlines())
+
+
+def test_memory_keeps_the_last_ones(tmp_path: Path) -> None:
+    sink = MemorySink(3)
+    events = Events(StillClock(), "n", "i", sink)
+    for at in range(9):
+        events.put("q", 1, [(at, 1)])
+    assert [event.runs[0][0] for event in sink.events] == [6, 7, 8]

@@ -164,7 +164,6 @@ class Buckets(RuleBasedStateMachine):
         assert stands.fresh == kinds.count(FRESH)
         assert stands.next_ms == min(timed, default=NEVER_MS)
         assert stands.finished == all(kind in (FINISHED, VOID) for kind in kinds)
-        assert bucket.counts(self.runs, SIZE) == {kind: kinds.count(kind) for kind in set(kinds)}
         ready = [at for run in bucket.ready_again(self.runs, self.now_ms) for at in range(run.start, run.end)]
         assert ready == [
             at

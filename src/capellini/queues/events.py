@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -60,18 +61,24 @@ class Sink(Protocol):
     def add(self, event: Happened) -> None:
         """Must be cheap and must not raise for want of room: what cannot be kept is dropped and counted."""
 
+    def flush(self) -> None:
+        """What is held back goes where it belongs: called about once a second."""
+
     def close(self) -> None:
         """Nothing comes after this."""
 
 
 class MemorySink:
-    """Keeps all: for tests and checkers."""
+    """Keeps the last `most`, or all."""
 
-    def __init__(self) -> None:
-        self.events: list[Happened] = []
+    def __init__(self, most: int | None = None) -> None:
+        self.events: deque[Happened] = deque(maxlen=most)
 
     def add(self, event: Happened) -> None:
         self.events.append(event)
+
+    def flush(self) -> None:
+        return None
 
     def close(self) -> None:
         return None
@@ -81,8 +88,9 @@ class FileSink:
     """JSON lines, added to the end of a file, many at a time."""
 
     def __init__(self, path: Path, buffer_events: int = BUFFER_EVENTS) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        self._torn = os.fstat(self._file).st_size > 0  # the last writer may have died within a line
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        size = os.fstat(self._file).st_size
+        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"  # the last writer died within a line
         self._buffer: list[bytes] = []
         self._buffer_events = buffer_events
         self._encode = msgspec.json.Encoder().encode
@@ -126,6 +134,10 @@ class Events:
     def number(self) -> int:
         """Of the last event."""
         return self._number
+
+    def flush(self) -> None:
+        if self._sink is not None:
+            self._sink.flush()
 
     def emit(
         self, kind: Kind, queue: str, generation: int, runs: Sequence[Run], version: int = 0, detail: str = ""

@@ -207,10 +207,3 @@ def ready_again(runs: Runs, now_ms: int) -> list[Run]:
 
 def stuck_moves(runs: Runs, now_ms: int) -> list[Run]:
     return [run for run in runs if run.kind in ON_THE_WAY and run.at_ms <= now_ms]
-
-
-def counts(runs: Runs, size: int) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for piece in pieces(runs, 0, size):
-        found[piece.kind] = found.get(piece.kind, 0) + piece.end - piece.start
-    return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from capellini.model.errors import NotFound
 from capellini.model.message import Peeked
 from capellini.model.service import BucketView, MessageView, PointersView
 from capellini.queues.work.block import Block
-from capellini.queues.work.bucket import NEVER_MS, OFFERED, counts, standing
+from capellini.queues.work.bucket import NEVER_MS, OFFERED, standing
 from capellini.queues.work.letters import origin_of
 from capellini.queues.work.place import Place, marker_in
 from capellini.queues.work.pointers import DROPPED, NAMES, Pointers
@@ -66,31 +68,17 @@ class Looking:
         place = self._place
         _, next, buckets = await self.unfinished()
         now_ms = place.now_ms()
-        ready = in_flight = delayed = 0
+        total: Counter[str] = Counter()
         oldest: int | None = None
         for bucket in buckets[:LOOK_BUCKETS]:
             assigned = min(place.size, next - bucket * place.size)
             runs, written, dues = await self._states(bucket)
-            for piece in pieces(runs, 0, assigned):
-                size = piece.end - piece.start
-                if piece.kind in UNTAKEN:
-                    found = sum(max(0, min(piece.end, high) - max(piece.start, low)) for low, high in written)
-                    waiting = sum(
-                        1 for slot, due_ms in dues.items() if piece.start <= slot < piece.end and due_ms > now_ms
-                    )
-                    ready += found - waiting
-                    delayed += waiting
-                elif piece.kind in (HIDDEN, WAITING) and piece.at_ms <= now_ms:
-                    ready += size
-                elif piece.kind == HIDDEN:
-                    in_flight += size
-                elif piece.kind in TIMED:
-                    delayed += size
+            total += census(runs, written, dues, assigned, now_ms)
             if oldest is None:
                 oldest = await self._oldest(bucket, runs, assigned)
         rest = buckets[LOOK_BUCKETS:]
-        ready += sum(min(place.size, next - bucket * place.size) for bucket in rest)
-        return Counted(ready, in_flight, delayed, oldest, not rest)
+        total["ready"] += sum(min(place.size, next - bucket * place.size) for bucket in rest)
+        return Counted(total["ready"], total["in_flight"], total["delayed"], oldest, not rest)
 
     async def _states(self, bucket: int) -> tuple[Runs, list[tuple[int, int]], dict[int, int]]:
         """The states of a bucket's messages, the stretches of slots that are written, and when those that were put with
@@ -185,21 +173,18 @@ class Looking:
                         put_at=block.put_at_ms / 1000,
                         deliveries=piece.version,
                         visible_at=at_ms / 1000 if at_ms > now_ms else None,
+                        origin=entry.origin or "",
                     )
                 )
 
     async def buckets(self, limit: int) -> list[BucketView]:
         place = self._place
-        pointers, _, numbers = await self.unfinished()
+        pointers, next, numbers = await self.unfinished()
+        now_ms = place.now_ms()
         views: list[BucketView] = []
         for bucket in numbers[:limit]:
-            page = await place.store.read(
-                Slice(BUCKETS, (*place.partition, bucket), limit=1_000, columns=("count", "state", "token"))
-            )
-            state, token = page.static.get("state"), page.static.get("token")
-            runs = decode(state) if isinstance(state, bytes) else ()
-            written = sum(block_in(row).count for row in page.rows)
-            found = {STATE_NAMES[kind]: size for kind, size in counts(runs, place.size).items()}
+            runs, written, dues = await self._states(bucket)
+            found = census(runs, written, dues, min(place.size, next - bucket * place.size), now_ms)
             entry = pointers.listed.get(bucket)
             next_ms = standing(runs, place.size).next_ms
             views.append(
@@ -207,11 +192,10 @@ class Looking:
                     bucket=bucket,
                     first=bucket * place.size,
                     size=place.size,
-                    written=written,
-                    counts=found,
+                    written=sum(high - low for low, high in written),
+                    counts=dict(found),
                     next_visible_at=None if next_ms == NEVER_MS else next_ms / 1000,
                     listed=NAMES[entry.kind] if entry is not None else "unlisted",
-                    token=token if isinstance(token, str) else None,
                 )
             )
         return views
@@ -248,6 +232,26 @@ class Looking:
         blocks = [block_in(row) for row in page.rows]
         block = next((block for block in blocks if block.first <= id < block.end), None)
         return _view(id, bucket, piece, block, place.now_ms())
+
+
+def census(
+    runs: Runs, written: Sequence[tuple[int, int]], dues: Mapping[int, int], assigned: int, now_ms: int
+) -> Counter[str]:
+    """How many of the ids that were given out are in which state now."""
+    found: Counter[str] = Counter()
+    for piece in pieces(runs, 0, assigned):
+        size = piece.end - piece.start
+        if piece.kind in UNTAKEN:
+            there = sum(max(0, min(piece.end, high) - max(piece.start, low)) for low, high in written)
+            waiting = sum(1 for slot, due_ms in dues.items() if piece.start <= slot < piece.end and due_ms > now_ms)
+            found += Counter(ready=there - waiting, delayed=waiting, unwritten=size - there)
+        elif piece.kind in (HIDDEN, WAITING) and piece.at_ms <= now_ms:
+            found["ready"] += size
+        elif piece.kind in TIMED and piece.kind != HIDDEN:
+            found["delayed"] += size
+        else:
+            found[STATE_NAMES[piece.kind]] += size
+    return found
 
 
 def _state(piece: Run, due_ms: int, now_ms: int) -> tuple[str, int]:

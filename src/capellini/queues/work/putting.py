@@ -89,7 +89,7 @@ class Putting:
         self._place = place
         self._waiting: deque[_Piece] = deque()
         self._waiting_bytes = 0
-        self._groups: set[asyncio.Task[None]] = set()
+        self._groups: set[asyncio.Task[Any] | None] = set()  # those that will look for what waits
         self._ahead: tuple[int, int, float] = (0, 0, 0.0)  # first, end, reserved at
         self._ahead_size = 0
         self._background: set[asyncio.Task[None]] = set()
@@ -128,18 +128,22 @@ class Putting:
         if len(self._groups) < GROUPS_AT_ONCE:
             task = asyncio.get_running_loop().create_task(self._run())
             self._groups.add(task)
-            task.add_done_callback(self._groups.discard)
 
     async def _run(self) -> None:
-        while self._waiting:
-            group = self._next_group()
-            try:
-                await self._put_group(group)
-            except Exception as error:  # whatever it was, the callers hear of it
-                told = error if isinstance(error, CapelliniError) else Unknown(f"the put may have been done: {error!r}")
-                for piece in group:
-                    if not piece.confirmed:
-                        piece.call.settle(told)
+        try:
+            while self._waiting:
+                await self._run_group(self._next_group())
+        finally:  # here and not in a callback: what is queued before a callback comes would wait for nobody
+            self._groups.discard(asyncio.current_task())
+
+    async def _run_group(self, group: list[_Piece]) -> None:
+        try:
+            await self._put_group(group)
+        except Exception as error:  # whatever it was, the callers hear of it
+            told = error if isinstance(error, CapelliniError) else Unknown(f"the put may have been done: {error!r}")
+            for piece in group:
+                if not piece.confirmed:
+                    piece.call.settle(told)
 
     def _next_group(self) -> list[_Piece]:
         group: list[_Piece] = []

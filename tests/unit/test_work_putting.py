@@ -1,0 +1,45 @@
+"""Puts that come in the very turn in which the groups before them end are not forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from capellini.model.clock import RealClock
+from capellini.node.broker import Broker
+from capellini.queues.work import putting
+from capellini.queues.work.block import check
+from capellini.store.rocks.store import RocksStore
+from capellini.store.schema import TABLES
+
+BLOCK = msgspec.msgpack.encode([[b"x"]])
+
+
+async def test_a_put_as_all_groups_end_is_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await RocksStore.open(tmp_path / "store", clock=RealClock())
+    await store.prepare(TABLES)
+    broker = Broker(store, RealClock(), random.Random(1))
+    await broker.create("q")
+    loop = asyncio.get_running_loop()
+    held: asyncio.Future[None] = loop.create_future()
+    really = putting.Putting._put_group
+
+    async def put_group(self: putting.Putting, group: list[putting._Piece]) -> None:
+        await really(self, group)
+        if not held.done():
+            await held
+
+    monkeypatch.setattr(putting.Putting, "_put_group", put_group)
+    for _ in range(putting.GROUPS_AT_ONCE):
+        await broker.put_block("q", BLOCK)
+    (queue,) = broker.open_queues.values()
+    late = putting._Call(check(BLOCK, 1_000), loop.create_future())
+    held.set_result(None)  # the groups go on in the next turn, and end; their tasks' callbacks come in the turn after
+    loop.call_soon(lambda: queue.putting._queue(late.pieces[0]))
+    async with asyncio.timeout(20):
+        assert await late.answer == [(putting.GROUPS_AT_ONCE, 1)]
+    await store.close()
