@@ -164,6 +164,54 @@ def test_consume_finishes_its_command_when_interrupted(node_address: str, queue:
         process.kill()
 
 
+def test_a_second_interrupt_ends_the_command_and_gives_its_message_back(
+    node_address: str, queue: str, tmp_path: Path
+) -> None:
+    said(node_address, "queue", "create", queue)
+    said(node_address, "put", queue, "x")
+    command = f"echo $$ > {tmp_path}/pid; sleep 1000"
+    process = subprocess.Popen([CAPELLINI, "consume", queue, "--at", node_address, "--exec", command])
+    try:
+        pid = tmp_path / "pid"
+        poll(lambda: pid.exists() and pid.read_text().strip() != "", "the command runs")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 130
+        assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+    finally:
+        process.kill()
+    poll(lambda: lines(node_address, "queue", "show", queue)[0]["statistics"]["ready"] == 1, "it was given back")
+
+
+def test_failures_are_one_line_each_and_told_in_the_end(node_address: str, queue: str) -> None:
+    said(node_address, "queue", "create", queue)
+    said(node_address, "put", queue, stdin=b"a\nb\nc\n")
+    done = run(node_address, "consume", queue, "--exec", "exit 3", "--count", "3")
+    assert (done.returncode, done.stdout) == (1, b"handled 0, failed 3\n")
+    told = done.stderr.decode().splitlines()
+    assert len(told) == 3 and all("the command ended with 3" in line for line in told), told
+
+
+def test_a_reader_that_goes_away_ends_consume_and_takes_nothing_more(node_address: str, queue: str) -> None:
+    said(node_address, "queue", "create", queue)
+    said(node_address, "put", queue, stdin=b"message\n" * 20)
+    process = subprocess.Popen(
+        [CAPELLINI, "consume", queue, "--at", node_address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"message\n"
+        process.stdout.close()
+        said(node_address, "put", queue, stdin=b"message\n" * 20)  # more than a pipe holds back
+        assert process.wait(DEADLINE_S) == 1
+        told = process.stderr.read().decode()
+    finally:
+        process.kill()
+    assert "given back" in told and "Traceback" not in told
+    left = lines(node_address, "peek", queue, "--count", "100")
+    assert len(left) > 15 and all(message["deliveries"] <= 1 for message in left)
+
+
 def test_nacks_dead_letters_and_redriving(node_address: str, queue: str) -> None:
     at = node_address
     said(at, "queue", "create", f"{queue}-dead")

@@ -122,3 +122,25 @@ def test_owners_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     assert confirmed - got == set(), "confirmed puts that nobody got"
     assert [body for body, count in acked.items() if count > 1] == []
     assert got <= {body for worker in workers for body in worker.said("putting")}, "messages that nobody put"
+
+
+LEFT_OPEN: Final = """
+import sys, capellini, capellini.store.worker
+
+capellini.store.worker.INLINE_BELOW_S = 0.0  # as on a slow disk: every fsync in its thread
+client = capellini.connect(sys.argv[1])
+client.create_queue("jobs")
+client.put("jobs", b"x")
+print("end", flush=True)
+"""
+
+
+def test_a_client_that_was_left_open_ends_with_its_process_and_leaves_the_folder(tmp_path: Path) -> None:
+    address = f"rocks:{tmp_path / 'folder'}"
+    for count in (1, 2):
+        done = subprocess.run(
+            [sys.executable, "-c", LEFT_OPEN, address], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+        with capellini.connect(address) as client:
+            assert client.statistics("jobs").ready == count

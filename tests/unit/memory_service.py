@@ -192,10 +192,13 @@ class MemoryService(Service):
             found = _entries.decode(entries)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Invalid(f"this is no block: {error}") from None
+        if self.hold is not None:
+            await self.hold.wait()
         first = queue.next
         for each in found:
             queue.ready.append((queue.next, NewMessage(each.body, each.attributes or {})))
             queue.next += 1
+        queue.came.set()
         return [(first, len(found))]
 
     async def take(self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None) -> list[Parcel]:

@@ -229,3 +229,9 @@ async def test_metrics_count_what_was_done(place: Place) -> None:
     assert 'capellini_messages_total{operation="put"} 2.0' in text
     assert 'capellini_requests_total{route="POST /v1/queues/{name}/messages",status="200"} 1.0' in text
     assert 'capellini_limit{limit="max_body"} 100000.0' in text
+
+
+async def test_fields_of_an_array_are_called_by_their_names(place: Place) -> None:
+    content = msgspec.msgpack.encode([1, 0.0, -5.0])
+    answer = await place.ask("POST", "/v1/queues/q/blocks/get", content, Content_Type="application/msgpack")
+    assert "$.visibility_s" in msgspec.msgpack.decode(answer.body)["says"]

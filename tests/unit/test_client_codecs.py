@@ -60,6 +60,8 @@ def test_bytes_go_as_they_are(raw: bytes) -> None:
         ("bytes", "text", "the body is bytes, not str"),
         ("str", b"bytes", "the body is text, not bytes"),
         ("json", object(), "cannot be written as JSON"),
+        ("json", {"a": [1.0, float("nan")]}, "nan or an infinity"),
+        ("str", "\ud800", "cannot be written as UTF-8"),
     ],
 )
 def test_a_body_of_the_wrong_kind_is_refused(codec: str, body: object, says: str) -> None:

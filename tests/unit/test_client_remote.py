@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from capellini.client.remote import error_of, read
-from capellini.client.transport import MSGPACK, Response
+from capellini.client.answers import error_of, read
+from capellini.client.reaching import MSGPACK, Response
 from capellini.model import errors
 from capellini.model.errors import CapelliniError, Invalid, TooLarge, Unavailable, Unknown
 from capellini.model.service import Problem, QueueInfo

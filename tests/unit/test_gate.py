@@ -29,10 +29,10 @@ def let_in(condition: Condition) -> set[Kind]:
     [
         (GOOD, set(Kind)),
         (Condition(skewed="clocks", skew_s=2.0), set(Kind)),
-        (Condition(draining=True), {Kind.SYSTEM, Kind.FINISH}),
+        (Condition(draining=True), {Kind.SYSTEM, Kind.FINISH, Kind.READ}),
         (Condition(down="the store is away"), {Kind.SYSTEM}),
         (Condition(full="the disk is full"), {Kind.SYSTEM, Kind.READ, Kind.TAKE, Kind.FINISH}),
-        (Condition(draining=True, full="the disk is full"), {Kind.SYSTEM, Kind.FINISH}),
+        (Condition(draining=True, full="the disk is full"), {Kind.SYSTEM, Kind.FINISH, Kind.READ}),
     ],
 )
 def test_what_is_let_in_depends_on_the_condition(condition: Condition, kinds: set[Kind]) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from capellini.client.transport import Lost, Place, Response, Transport, Unreachable
+from capellini.client.reaching import Lost, Place, Response, Unreachable
+from capellini.client.transport import Transport
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -13,19 +13,21 @@ import asyncio
 import ipaddress
 import logging
 import time
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from capellini.api.context import Context
 from capellini.api.exchange import Request, Response
-from capellini.api.http import Connection
+from capellini.api.holding import Held
 from capellini.api.limits import Limits
 from capellini.api.problems import problem, response_of
-from capellini.api.router import Router
+from capellini.api.router import Kind, Router
 from capellini.api.routes import ROUTES
-from capellini.api.wire import UnsupportedMedia, packed
+from capellini.api.wire import UnsupportedMedia, is_raw, packed
 from capellini.counters.shards import check_name as check_counter
 from capellini.model.errors import CapelliniError
 from capellini.model.options import check_name
+from capellini.model.producers import PRODUCER
 
 log = logging.getLogger("capellini.api")
 
@@ -34,7 +36,7 @@ _HOSTS_KEPT: Final = 256
 
 
 class Application:
-    """See `http.Application`. `hosts`: names that the Host header may have besides addresses and localhost; "*" for
+    """See `holding.Application`. `hosts`: names that the Host header may have besides addresses and localhost; "*" for
     any."""
 
     def __init__(self, context: Context, limits: Limits, hosts: frozenset[str]) -> None:
@@ -43,7 +45,7 @@ class Application:
         self.hosts = hosts
         self.now_s = 0.0
         self.common_head = b""
-        self.connections: set[Connection] = set()
+        self.connections: set[Held] = set()
         self._router = Router(ROUTES, {"name": check_name, "counter": check_counter})
         self._good_hosts: set[bytes] = set()
         self._debug = log.isEnabledFor(logging.DEBUG)
@@ -58,14 +60,14 @@ class Application:
 
     # ---- what connections call
 
-    def opened(self, connection: Connection) -> bool:
+    def opened(self, connection: Held) -> bool:
         self.connections.add(connection)  # one too many as well: the ticker sees to its end
         if len(self.connections) > self.limits.max_connections:
             self.context.gate.refused["connections"] += 1
             return False
         return True
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: Held) -> None:
         self.connections.discard(connection)
 
     def admit(self, request: Request, length: int | None) -> Response | None:
@@ -87,6 +89,10 @@ class Application:
         request.cost = length or 0
         return None
 
+    def most(self, request: Request) -> Coroutine[Any, Any, int] | None:
+        route = request.route
+        return self.context.service.body_limit(request.name) if route and route.raw and is_raw(request) else None
+
     def grow(self, request: Request, size: int) -> Response | None:
         assert request.route is not None
         error = self.context.gate.grow(request.route.kind, size)
@@ -97,6 +103,8 @@ class Application:
 
     async def answer(self, request: Request) -> Response:
         assert request.route is not None
+        if request.route.kind is Kind.PUT:
+            PRODUCER.set(request.producer)
         try:
             return await request.route.handler(self.context, request)
         except CapelliniError as error:

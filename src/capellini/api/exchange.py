@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capellini.model.producers import HEADER, MOST_CHARS
+
 if TYPE_CHECKING:
     from capellini.api.router import Route
 
 JSON: Final = b"application/json"
 MSGPACK: Final = b"application/msgpack"
 OCTETS: Final = b"application/octet-stream"
+_PRODUCER: Final = HEADER.encode()
 NO_HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
 
 
@@ -35,8 +38,10 @@ class Request:
         "headers",
         "keep_alive_header",
         "method",
+        "most",
         "params",
         "path",
+        "peer",
         "query",
         "refusal",
         "route",
@@ -46,6 +51,7 @@ class Request:
         self.method = b""
         self.path = b""
         self.query = b""
+        self.peer = ""  # the address it came from; empty for a Unix socket
         self.headers: dict[bytes, bytes] = {}  # names in lower case
         self.body = b""
         self.route: Route | None = None
@@ -54,11 +60,18 @@ class Request:
         self.close = False  # the connection ends with the answer
         self.keep_alive_header = False  # HTTP/1.0 has to be told
         self.refusal: Response | None = None  # decided before the body was read
+        self.most: int | None = None  # bytes of its body, where that is less than what any may have
         self.began_s = 0.0
 
     def header(self, name: bytes) -> bytes:
         """Empty when it was not sent."""
         return self.headers.get(name, b"")
+
+    @property
+    def producer(self) -> str:
+        """Who asks: a client by its own id, or whoever is at that address."""
+        named = self.headers.get(_PRODUCER)
+        return named[:MOST_CHARS].decode("latin-1") if named else self.peer
 
     @property
     def name(self) -> str:

@@ -70,7 +70,7 @@ class Gate:
             return self._too_many_bytes(kind, size) if size else None
         condition = self.condition
         if condition is not GOOD:
-            if condition.draining and kind is not Kind.FINISH:
+            if condition.draining and kind not in (Kind.FINISH, Kind.READ):  # its operator looks whether it is empty
                 return "draining", Unavailable("this node is draining: use another one", retry_after_s=DRAIN_RETRY_S)
             if condition.down:
                 return "down", Unavailable(condition.down, retry_after_s=DOWN_RETRY_S)

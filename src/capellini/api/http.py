@@ -19,18 +19,22 @@ What can go wrong, and what then happens
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httptools
 
+from capellini.api.channel import Channel
 from capellini.api.exchange import Request, Response
-from capellini.api.limits import Limits
+from capellini.api.holding import Application
 from capellini.api.problems import problem
 from capellini.api.router import Kind
+from capellini.model.errors import CapelliniError
+from capellini.model.frames import PATH, UPGRADE
 
 log = logging.getLogger("capellini.api")
 
@@ -38,34 +42,9 @@ PIPELINED_MOST: Final = 32  # requests read ahead on one connection; then it is 
 SWALLOW_MOST: Final = 65_536  # a refused body up to this is read and dropped, so that the connection lives on
 JOIN_MOST: Final = 65_536  # a head and a body up to this are joined into one piece
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % UPGRADE.encode()
 _STATUS: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
 _NO_BODY: Final = frozenset((204, 304))
-
-
-class Application(Protocol):
-    """What a connection needs from the rest of the server."""
-
-    limits: Limits
-    now_s: float  # the ticker's time: exact enough for time-outs, and free
-    common_head: bytes  # header lines that every response carries
-
-    def admit(self, request: Request, length: int | None) -> Response | None:
-        """The head is there. None: go on. Otherwise the answer, and the body does not matter. `length` None: not known
-        (chunked)."""
-
-    def grow(self, request: Request, size: int) -> Response | None:
-        """So many more bytes of a body of unknown length."""
-
-    async def answer(self, request: Request) -> Response:
-        """Never raises but CancelledError."""
-
-    def done(self, request: Request, response: Response | None) -> None:
-        """The request is over, answered or (None) given up."""
-
-    def opened(self, connection: Connection) -> bool:
-        """False: there are too many."""
-
-    def closed(self, connection: Connection) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -74,6 +53,7 @@ class Connection(asyncio.Protocol):
         self._limits = application.limits
         self._loop = loop
         self._transport: Any = None  # asyncio.Transport, without a cast on every use
+        self._peer = ""
         self._parser = httptools.HttpRequestParser(self)
         self._task: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None  # the task waits here for a request
@@ -85,6 +65,8 @@ class Connection(asyncio.Protocol):
         self._in_head = False
         self._target: list[bytes] = []
         self._pieces: list[bytes] = []
+        self._bounding: asyncio.Task[None] | None = None  # asks how large the body may be
+        self._channel: Request | None = None  # asks for the connection to become a channel
         self._expects: Request | None = None  # waits for "100 Continue", which has its place in the order too
         self._head_bytes = 0  # of earlier pieces than the one being parsed
         self._fed = 0  # bytes of the piece being parsed
@@ -103,6 +85,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
         if not self._app.opened(self):
             self._fail(429, "overloaded", "this node has as many connections as it may: try again later")
         self._task = self._loop.create_task(self._serve())
@@ -144,8 +128,11 @@ class Connection(asyncio.Protocol):
         self._fed = len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._deaf = True  # answered as plain HTTP, without the upgrade
+        except httptools.HttpParserUpgrade as upgrade:
+            self._deaf = True  # answered as plain HTTP, unless it is a channel
+            if self._channel is not None:
+                self._become_channel(self._channel, data[upgrade.args[0] :])
+                return
         except httptools.HttpParserError as error:
             if not self._deaf:
                 log.debug("bad request: %s", error)
@@ -164,6 +151,7 @@ class Connection(asyncio.Protocol):
         if self._deaf:
             return
         self._reading = Request()
+        self._reading.peer = self._peer
         self._in_head = True
         self._target.clear()
         self._pieces = []
@@ -224,11 +212,30 @@ class Connection(asyncio.Protocol):
         if request.refusal is not None:
             if expects or length is None or length > SWALLOW_MOST:
                 self._refuse(request)  # its body will not be read
-        elif expects and length != 0:
-            if self._current is None and not self._queue:
-                self._transport.write(CONTINUE)
-            else:
-                self._expects = request
+            return
+        if expects and length != 0:
+            self._expects = request
+        most = self._app.most(request) if length is None or length > SWALLOW_MOST else None
+        if most is None:
+            self._go_on(request)
+        else:
+            self._bounding = self._loop.create_task(self._bound(request, length, most))
+
+    async def _bound(self, request: Request, length: int | None, most: Coroutine[Any, Any, int]) -> None:
+        """How large its body may be is known after a moment, while it arrives."""
+        with contextlib.suppress(CapelliniError):  # the answer to the whole request says it
+            request.most = await most
+        if self._reading is not request:
+            return
+        if request.most is not None and max(length or 0, self._body_bytes) > request.most:
+            self._fail_body(length)
+        else:
+            self._go_on(request)
+
+    def _go_on(self, request: Request) -> None:
+        if self._expects is request and self._current is None and not self._queue:
+            self._expects = None
+            self._transport.write(CONTINUE)
 
     def on_body(self, piece: bytes) -> None:
         request = self._reading
@@ -238,7 +245,7 @@ class Connection(asyncio.Protocol):
         if request.refusal is not None:
             return
         if self._chunked:
-            if self._body_bytes > self._limits.max_body:
+            if self._body_bytes > (request.most or self._limits.max_body):
                 self._fail_body(None)
                 return
             request.refusal = self._app.grow(request, len(piece))
@@ -258,13 +265,34 @@ class Connection(asyncio.Protocol):
             request.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if request.close:
             self._deaf = True
+        alone = request.refusal is None and self._current is None and not self._queue
+        if alone and self._parser.should_upgrade() and _wants_channel(request):
+            self._channel = request
+            return
         self._enqueue(request)
+
+    def _become_channel(self, request: Request, more: bytes) -> None:
+        """From here on the connection is another protocol's; `more` has already arrived for it."""
+        self._lost = True  # for this one
+        self._end_wait()
+        self._app.closed(self)
+        self._app.done(request, Response(101))
+        self._transport.write(SWITCHING)
+        channel = Channel(self._app, self._loop, self._transport)
+        channel.producer = request.producer
+        self._app.opened(channel)
+        self._transport.set_protocol(channel)
+        if more:
+            channel.data_received(more)
 
     # ---- refusing
 
     def _fail_body(self, length: int | None) -> None:
         size = "more" if length is None else str(length)
-        says = f"a request body has at most {self._limits.max_body} bytes, not {size}: send fewer messages at a time"
+        of_queue = self._reading.most if self._reading else None
+        most = self._limits.max_body if of_queue is None else of_queue
+        what, advice = ("request body", ": send fewer messages at a time") if of_queue is None else ("body here", "")
+        says = f"a {what} has at most {most} bytes, not {size}{advice}"
         self._fail(413, "too_large", says)
 
     def _fail(self, status: int, name: str, says: str) -> None:
@@ -413,13 +441,17 @@ class Connection(asyncio.Protocol):
         return self._current is not None or bool(self._queue) or self._reading is not None
 
     @property
-    def task(self) -> asyncio.Task[None] | None:
+    def ended(self) -> asyncio.Future[None] | None:
         return self._task
 
     def abort(self) -> None:
         self._transport.abort()
         if self._task is not None:
             self._task.cancel()
+
+
+def _wants_channel(request: Request) -> bool:
+    return request.path == PATH.encode() and request.header(b"upgrade").lower() == UPGRADE.encode()
 
 
 def _size(target: bytes, headers: dict[bytes, bytes]) -> int:

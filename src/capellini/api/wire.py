@@ -10,7 +10,10 @@ second look costs only those who err.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any, Final, Generic, TypeVar
 from urllib.parse import parse_qsl
 
@@ -22,7 +25,6 @@ from capellini.model.errors import Invalid, TooLarge
 from capellini.model.message import (
     MAX_ATTRIBUTES,
     MAX_BATCH,
-    MAX_DELAY_S,
     MAX_KEY_CHARS,
     MAX_VISIBILITY_S,
     MAX_WAIT_S,
@@ -31,13 +33,16 @@ from capellini.model.message import (
     Peeked,
 )
 from capellini.model.service import ExtendItem, NackItem, Problem
+from capellini.model.timed import MAX_DUE_S
 
 PACKED: Final = frozenset((MSGPACK, b"application/x-msgpack", b"application/vnd.msgpack"))
+_PLACE: Final = re.compile(r"\$\[(\d+)\]")
 MAX_NAME_CHARS: Final = 100  # of a queue, see model.options.NAME
 T = TypeVar("T")
 
 Attributes = Annotated[dict[str, str], Meta(max_length=MAX_ATTRIBUTES)]
-Delay = Annotated[float, Meta(ge=0, le=MAX_DELAY_S)]
+Delay = Annotated[float, Meta(ge=0, le=MAX_DUE_S)]  # a work queue takes less, and says so
+DueTime = Annotated[datetime, Meta(tz=True)] | float  # RFC 3339 with a zone, or seconds since 1970
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_CHARS)]
 Visibility = Annotated[float, Meta(ge=0, le=MAX_VISIBILITY_S)]
 Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT_S)]
@@ -62,6 +67,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attributes: Attributes = {}
     delay_s: Delay = 0.0
     key: Key | None = None
+    due: DueTime | None = None
 
 
 class PackedMessage(NewMessage, frozen=True, forbid_unknown_fields=True):
@@ -70,6 +76,7 @@ class PackedMessage(NewMessage, frozen=True, forbid_unknown_fields=True):
     attributes: Attributes = msgspec.field(default_factory=dict)
     delay_s: Delay = 0.0
     key: Key | None = None
+    due: DueTime | None = None
 
 
 class Puts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,6 +96,7 @@ class RawPut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     delay_s: Delay = 0.0
     key: Key | None = None
+    due: DueTime | None = None
 
 
 class Get(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,19 +168,22 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     visible_at: float | None = None
     body: str | UnsetType = UNSET
     body_base64: bytes | UnsetType = UNSET
+    origin: str = ""
 
 
 def json_delivery(each: Delivery) -> Delivered:
-    text, raw = _text(each.body)
+    text, raw = text_or_bytes(each.body)
     return Delivered(each.id, each.receipt, each.attributes, each.put_at, each.deliveries, each.visible_at, text, raw)
 
 
 def json_peeked(each: Peeked) -> Seen:
-    text, raw = _text(each.body)
-    return Seen(each.id, each.state, each.attributes, each.put_at, each.deliveries, each.visible_at, text, raw)
+    text, raw = text_or_bytes(each.body)
+    return Seen(
+        each.id, each.state, each.attributes, each.put_at, each.deliveries, each.visible_at, text, raw, each.origin
+    )
 
 
-def _text(body: bytes) -> tuple[str | UnsetType, bytes | UnsetType]:
+def text_or_bytes(body: bytes) -> tuple[str | UnsetType, bytes | UnsetType]:
     try:
         return body.decode(), UNSET
     except UnicodeDecodeError:
@@ -222,10 +233,19 @@ class Form(Generic[T]):
         try:
             return (self._packed if is_packed else self._json).decode(data)
         except msgspec.ValidationError as error:
-            raise Invalid(f"the request is not as it should be: {error}") from None
+            raise Invalid(f"the request is not as it should be: {self._named(str(error))}") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             name = "MessagePack" if is_packed else "JSON"
             raise Malformed(f"the request is not {name} as it should be: {error}") from None
+
+
+    def _named(self, says: str) -> str:
+        """Fields of what travels as an array have numbers on the wire; people know them by name."""
+        config = getattr(self.type, "__struct_config__", None)
+        if config is None or not config.array_like:
+            return says
+        fields: tuple[str, ...] = self.type.__struct_fields__  # type: ignore[attr-defined]
+        return _PLACE.sub(lambda found: f"$.{fields[int(found[1])]}", says, 1)
 
 
 class Malformed(Invalid):
@@ -251,9 +271,9 @@ def items_of(request: Request, loose: Form[Any], item: Form[T]) -> list[T | Prob
 def new_message(message: Message) -> NewMessage | Problem:
     text, raw = message.body, message.body_base64
     if text is not UNSET and raw is UNSET:
-        return NewMessage(text.encode(), message.attributes, message.delay_s, message.key)
+        return NewMessage(text.encode(), message.attributes, message.delay_s, message.key, message.due)
     if raw is not UNSET and text is UNSET:
-        return NewMessage(raw, message.attributes, message.delay_s, message.key)
+        return NewMessage(raw, message.attributes, message.delay_s, message.key, message.due)
     return Problem("invalid", "a message has either body (text) or body_base64 (bytes)")
 
 
@@ -285,14 +305,15 @@ def raw_message(request: Request) -> NewMessage:
     extra = {}
     if b"capellini-delay-s" in headers:
         extra["delay_s"] = _header_text(headers[b"capellini-delay-s"])
-    if b"capellini-key" in headers:
-        extra["key"] = _header_text(headers[b"capellini-key"])
+    for field in ("key", "due"):
+        if (told := headers.get(b"capellini-" + field.encode())) is not None:
+            extra[field] = _header_text(told)
     if extra:
         try:
             query = msgspec.convert({**msgspec.structs.asdict(query), **extra}, RawPut, strict=False)
         except msgspec.ValidationError as error:
             raise Invalid(f"a Capellini header is not as it should be: {error}") from None
-    return NewMessage(request.body, attributes, query.delay_s, query.key)
+    return NewMessage(request.body, attributes, query.delay_s, query.key, query.due)
 
 
 def _header_text(value: bytes) -> str:
@@ -310,7 +331,8 @@ _packed_encode = msgspec.msgpack.Encoder().encode
 
 def answer(request: Request, value: Any, status: int = 200) -> Response:
     if packed(request):
-        return Response(status, _packed_encode(value), MSGPACK)
+        with contextlib.suppress(OverflowError):  # MessagePack ends at 64 bits, a counter does not: JSON then
+            return Response(status, _packed_encode(value), MSGPACK)
     return Response(status, _json_encode(value))
 
 

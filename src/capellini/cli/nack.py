@@ -11,7 +11,8 @@ from capellini.cli.speaking import say_done, talking, talks
 @talks
 @click.argument("queue")
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
-@click.option("--delay", "delay_s", type=float, metavar="SECONDS", help="Offered after so long; else as options say.")
+@click.option("--delay", "delay_s", type=click.FloatRange(0), metavar="SECONDS",
+              help="Offered after so long; else as options say.")  # fmt: skip
 def nack(at: str, as_json: bool, queue: str, receipts: tuple[str, ...], delay_s: float | None) -> None:
     """Give messages back: they are offered again."""
     with talking(at) as client:

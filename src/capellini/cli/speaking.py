@@ -17,11 +17,15 @@ import click
 import msgspec
 
 from capellini.model.address import NODE_PORT, NodeAddress, parse
+from capellini.model.dues import due_of
 from capellini.model.errors import CannotOpen, CapelliniError, Invalid, NotFound, Paused, Unavailable, Unknown
 from capellini.model.message import Peeked
 from capellini.model.service import Problem
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from capellini.client.messages import Held
     from capellini.client.sync import Client
 
@@ -107,15 +111,27 @@ def say_json(value: object) -> None:
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    console().print(table_of(columns, [(row, "") for row in rows], title))
+
+
+def console() -> Console:
+    """Where tables go."""
     from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+def table_of(
+    columns: Sequence[str], rows: Iterable[tuple[Sequence[object], str]], title: str | None = None
+) -> Table:
+    """Each row with its style."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text("" if value is None else str(value)) for value in row))
-    wide = None if sys.stdout.isatty() else PIPED_WIDTH
-    Console(width=wide).print(table)
+    for row, style in rows:
+        table.add_row(*(Text("" if value is None else str(value), style=style) for value in row))
+    return table
 
 
 def say_body(body: bytes) -> None:
@@ -158,8 +174,13 @@ def say_peeked(found: Sequence[Peeked], as_json: bool, empty: str) -> None:
     if not found:
         hint(empty)
         return
-    rows = [(each.id, each.state, each.deliveries, moment(each.put_at), shown(each.body)) for each in found]
-    say_table(("id", "state", "deliveries", "put at", "body"), rows)
+    heads = ["id", "state", "deliveries", "put at", "body"]
+    rows = [[each.id, each.state, each.deliveries, moment(each.put_at), shown(each.body)] for each in found]
+    if any(each.origin for each in found):
+        heads.append("was")
+        for row, each in zip(rows, found, strict=True):
+            row.append(each.origin)
+    say_table(heads, rows)
 
 
 def moment(seconds: float | None) -> str:
@@ -184,6 +205,12 @@ def say_done(results: Sequence[object], names: Sequence[str], as_json: bool, don
             hint(f"{name}: {problem.says}")
     if bad:
         raise click.exceptions.Exit(1)
+
+
+def due_argument(text: str) -> float:
+    """A time as it was given; wrong ones are said like all errors."""
+    with errors_said():
+        return due_of(text)
 
 
 def pairs(texts: Sequence[str], what: str) -> dict[str, str]:

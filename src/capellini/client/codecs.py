@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -28,7 +30,10 @@ class StrCodec:
     def encode(self, body: str, /) -> bytes:
         if not isinstance(body, str):
             raise Invalid(f"the client's codec is str: the body is text, not {type(body).__name__}")
-        return body.encode()
+        try:
+            return body.encode()
+        except UnicodeEncodeError as error:
+            raise Invalid(f"the body cannot be written as UTF-8: {error}") from None
 
     def decode(self, raw: bytes, /) -> str:
         try:
@@ -40,7 +45,10 @@ class StrCodec:
 class JsonCodec:
     def encode(self, body: Any, /) -> bytes:
         try:
-            return msgspec.json.encode(body)
+            raw = msgspec.json.encode(body)
+            if b"null" in raw and _not_finite(body):  # JSON has no word for them: null would arrive
+                raise ValueError("it holds nan or an infinity")
+            return raw
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             raise Invalid(f"the body cannot be written as JSON: {error}") from None
 
@@ -49,6 +57,16 @@ class JsonCodec:
             return msgspec.json.decode(raw)
         except msgspec.DecodeError as error:
             raise Invalid(f"the body is not JSON ({error}): read `raw`, or connect with codec='bytes'") from None
+
+
+def _not_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(map(_not_finite, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(_not_finite, value))
+    return False
 
 
 CodecName = Literal["bytes", "str", "json"]

@@ -16,9 +16,10 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 from capellini.client.aio import AsyncClient
 from capellini.client.codecs import Codec, codec_of
 from capellini.client.patient import Patience, PatientService
+from capellini.client.reaching import Place
 from capellini.client.remote import RemoteService
 from capellini.client.sync import Client
-from capellini.client.transport import MAX_CONNECTIONS, REQUEST_TIMEOUT_S, Place, Transport
+from capellini.client.transport import MAX_CONNECTIONS, REQUEST_TIMEOUT_S, Transport
 from capellini.model.address import CassandraAddress, NodeAddress, RocksAddress, parse
 from capellini.model.clock import RealClock
 from capellini.model.errors import Invalid
@@ -52,6 +53,7 @@ def service_of(
                 ssl_context=ssl_context,
                 max_connections=max_connections,
                 request_timeout_s=request_timeout_s,
+                channel=True,
             )
             return RemoteService(transport)
         case CassandraAddress() as cassandra:

@@ -1,8 +1,8 @@
 """The consume loop: fetch as many as there are free hands, keep them hidden while they are worked on, ack or give back.
 
     take ──▶ handler runs ──┬─ returns ──▶ ack
-                 ▲          └─ raises ───▶ nack, after 0.5 s doubled with each delivery up to 60 s, shortened at random
-         heartbeats extend
+                 ▲          └─ raises ───▶ nack, with the delay that the queue's options say, if they say one;
+         heartbeats extend                 else after 0.5 s doubled with each delivery up to 60 s, shortened at random
 
 Nothing is fetched ahead of a free hand, so that no message waits hidden in this process while another process is
 idle. A node that is away, or a queue whose gets are paused, is waited for; an error that waiting cannot mend (no
@@ -36,8 +36,17 @@ POLL_S: Final = 20.0  # of one long poll: below the idle limits of the usual pro
 BEATS: Final = 3  # heartbeats in one visibility: two may be lost
 NACK_FIRST_S: Final = 0.5
 NACK_MOST_S: Final = 60.0
+GIVE_BACK_S: Final = 5.0  # for messages of handlers that were cancelled; later they come back by themselves
 AWAY_FIRST_S: Final = 0.1
 AWAY_MOST_S: Final = 5.0
+
+
+class Failed(Exception):
+    """For a handler to raise: its message is offered again, and what it says is logged without a trace."""
+
+
+class StopConsuming(Exception):
+    """For a handler to raise: its message is given back at once, and the loop ends after what runs."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -95,25 +104,36 @@ class Consumer(Generic[H]):
     ) -> None:
         if plan.concurrency < 1:
             raise Invalid(f"concurrency is at least 1, not {plan.concurrency}")
+        if plan.count is not None and plan.count < 1:
+            raise Invalid(f"count is at least 1, not {plan.count}")
+        if plan.idle_s is not None and not plan.idle_s >= 0:
+            raise Invalid(f"idle_s is not below 0, as {plan.idle_s} is")
         self._client, self._take, self._handler, self._plan = client, take, handler, plan
         self._clock, self._chance = clock, chance
         self._running: dict[asyncio.Task[None], H] = {}
         self._changed = asyncio.Event()  # a handler ended
         self._started = 0
         self._acked = 0
+        self._stop = asyncio.Event()
+        self._queue_delays = False  # the queue's options say how long a nacked message waits
 
     async def run(self, stop: asyncio.Event) -> int:
-        queue = self._plan.queue
+        queue, self._stop = self._plan.queue, stop
         info = await steady(lambda: self._client.show_queue(queue), self._clock, self._chance)()
         visibility_s = self._plan.visibility_s
         if visibility_s is None:
             visibility_s = float(info.options.get("visibility_s", 30.0))
+        self._queue_delays = float(info.options.get("nack_delay_s", 0.0)) > 0
         heart = asyncio.create_task(self._beat(visibility_s))
+        hurry = False
         try:
             await self._fetch(stop, visibility_s)
+        except asyncio.CancelledError:
+            hurry = stop.is_set()  # it was asked to end before: this is the second time
+            raise
         finally:
             try:
-                await self._finish()
+                await self._finish(hurry)
             finally:
                 heart.cancel()
         return self._acked
@@ -162,13 +182,26 @@ class Consumer(Generic[H]):
     async def _handle(self, message: H) -> None:
         try:
             await self._handler(message)
+        except StopConsuming:
+            self._stop.set()
+            await self._give_back(message, 0.0)
+        except asyncio.CancelledError:
+            await self._give_back(message, 0.0)
+            raise
         except Exception as failure:
-            delay_s = nack_delay_s(message.deliveries, self._chance)
-            log.warning("%r failed, and is offered again in %.1f s", message, delay_s, exc_info=failure)
-            await self._settle(message, "nack", self._client.nack(self._plan.queue, message, delay_s))
+            delay_s = None if self._queue_delays else nack_delay_s(message.deliveries, self._chance)
+            when = "later" if delay_s is None else f"in {delay_s:.1f} s"
+            if isinstance(failure, Failed):
+                log.warning("%r is offered again %s: %s", message, when, failure)
+            else:
+                log.warning("%r failed, and is offered again %s", message, when, exc_info=failure)
+            await self._give_back(message, delay_s)
         else:
             if await self._settle(message, "ack", self._client.ack(self._plan.queue, message)):
                 self._acked += 1
+
+    async def _give_back(self, message: H, delay_s: float | None) -> None:
+        await self._settle(message, "nack", self._client.nack(self._plan.queue, message, delay_s))
 
     async def _settle(self, message: H, what: str, call: Awaitable[None]) -> bool:
         try:
@@ -178,15 +211,17 @@ class Consumer(Generic[H]):
             return False
         return True
 
-    async def _finish(self) -> None:
-        """Waits for the handlers that run; cancelled meanwhile, it cancels them."""
+    async def _finish(self, hurry: bool) -> None:
+        """Waits for the handlers that run; in a hurry, or cancelled meanwhile, it cancels them, and their messages are
+        given back."""
         try:
-            while self._running:
+            while self._running and not hurry:
                 await asyncio.wait(list(self._running))
-        except asyncio.CancelledError:
+        finally:
             for task in self._running:
                 task.cancel()
-            raise
+            if self._running:
+                await asyncio.wait(list(self._running), timeout=GIVE_BACK_S)
 
     async def _beat(self, visibility_s: float) -> None:
         """Extends what is being worked on, in time for two more tries."""

@@ -21,10 +21,11 @@ from typing import Final, TypeVar
 
 from capellini.api.server import Server
 from capellini.client.own import OwnNode
+from capellini.client.reaching import Lost, Place, Unreachable
 from capellini.client.relay import Relay
 from capellini.client.remote import RemoteService
 from capellini.client.sockets import SocketPath
-from capellini.client.transport import Lost, Place, Transport, Unreachable
+from capellini.client.transport import Transport
 from capellini.model.address import RocksAddress
 from capellini.model.errors import InUse, Unavailable
 from capellini.model.service import Service
@@ -37,7 +38,7 @@ class _Owner:
     """The store is ours, and the others are served."""
 
     def __init__(self, node: OwnNode, server: Server, socket: SocketPath) -> None:
-        self.service: Service = node.broker
+        self.service: Service = node.service
         self._node, self._server, self._socket = node, server, socket
 
     @classmethod
@@ -46,7 +47,7 @@ class _Owner:
         node = await OwnNode.open(address)
         socket = SocketPath(Path(address.folder))
         try:
-            server = Server(node.broker, store_counts=lambda: node.store.counts)
+            server = Server(node.service, store_counts=lambda: node.store.counts)
             await server.listen_unix(socket.path)
         except BaseException:
             socket.close()
@@ -68,7 +69,10 @@ class _Guest:
     def __init__(self, address: RocksAddress, max_connections: int, request_timeout_s: float) -> None:
         self._socket = SocketPath(Path(address.folder))
         transport = Transport(
-            Place(unix=str(self._socket.path)), max_connections=max_connections, request_timeout_s=request_timeout_s
+            Place(unix=str(self._socket.path)),
+            max_connections=max_connections,
+            request_timeout_s=request_timeout_s,
+            channel=True,
         )
         self.service: Service = RemoteService(transport)
 

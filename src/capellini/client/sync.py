@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import threading
 import weakref
@@ -79,7 +80,8 @@ class _Loop:
     def alive(self) -> bool:
         return self._thread.is_alive()  # false after close, and in a child process that was forked
 
-    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+    def run(self, coroutine: Coroutine[Any, Any, R], within_s: float | None = None) -> R:
+        """Raises TimeoutError after `within_s`."""
         if not self.alive:
             coroutine.close()
             raise Unavailable("this client is closed, or was made before a fork: connect anew")
@@ -88,7 +90,7 @@ class _Loop:
             raise RuntimeError("a call of the sync client from its own event loop would wait for ever")
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
-            return future.result()
+            return future.result(within_s)
         except BaseException:
             future.cancel()  # interrupted: nobody waits for it any more
             raise
@@ -129,6 +131,17 @@ class Client(Generic[T]):
     nack_many = _waits(AsyncClient.nack_many)
     extend = _waits(AsyncClient.extend)
     extend_many = _waits(AsyncClient.extend_many)
+    cancel = _waits(AsyncClient.cancel)
+    cancel_many = _waits(AsyncClient.cancel_many)
+    move = _waits(AsyncClient.move)
+    move_many = _waits(AsyncClient.move_many)
+    due_between = _waits(AsyncClient.due_between)
+    shards = _waits(AsyncClient.shards)
+    stop_shard = _waits(AsyncClient.stop_shard)
+    start_shard = _waits(AsyncClient.start_shard)
+    schedule = _waits(AsyncClient[T].schedule)
+    schedules = _waits(AsyncClient.schedules)
+    unschedule = _waits(AsyncClient.unschedule)
     peek = _waits(AsyncClient.peek)
     dead = _waits(AsyncClient.dead)
     redrive = _waits(AsyncClient.redrive)
@@ -177,7 +190,7 @@ class Client(Generic[T]):
         """
         plan = Plan(queue, concurrency, visibility_s, count, idle_s)
         ending = asyncio.Event()
-        with ThreadPoolExecutor(concurrency, "capellini-consume") as threads:
+        with ThreadPoolExecutor(max(1, concurrency), "capellini-consume") as threads:
 
             async def handle(message: Message[T]) -> None:
                 await asyncio.get_running_loop().run_in_executor(threads, handler, message)
@@ -217,12 +230,17 @@ class Client(Generic[T]):
         self.close()
 
 
+CLOSE_WITHIN_S = 15.0  # of a client that was left open when its process ends
 STOP_LOOK_S = 0.1  # how often a consumer that runs in threads looks whether it is to stop
 _open: weakref.WeakSet[Client[Any]] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """A folder that this process owns is handed over in good order when it ends."""
+    """A folder that this process owns is handed over in good order when it ends. What hangs must not keep it alive: all
+    that was confirmed is durable."""
     for client in list(_open):
-        client.close()
+        if not client._thread.alive:
+            continue
+        with contextlib.suppress(TimeoutError):
+            client._thread.run(client._inner.close(), CLOSE_WITHIN_S)

@@ -1,6 +1,7 @@
 """A lean HTTP/1.1 client for one node: a pool of kept-alive connections on asyncio.Protocol and httptools.
 
-One request at a time per connection; the connection used last is used first, so that a quiet client keeps few of
+Where the node takes it, all requests share one channel (`client.channel`); otherwise they go as HTTP, one request at
+a time per connection; the connection used last is used first, so that a quiet client keeps few of
 them. What matters to the layers above is whether a failed request may have been done, and the errors say exactly
 that:
 
@@ -14,54 +15,24 @@ any other; connections that lay idle for long are not used again, so that this s
 from __future__ import annotations
 
 import asyncio
+import secrets
 import ssl
 import time
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final, cast
-from urllib.parse import urlsplit
 
 import httptools
-import msgspec
 
-from capellini.model.errors import Unavailable, Unknown
+from capellini.client.channel import Channel, connected, open_channel
+from capellini.client.reaching import MSGPACK, Lost, Place, Response, Unreachable
+from capellini.model.producers import HEADER
 
 CONNECT_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 30.0  # longer than a node gives a store call, shorter than a person's patience
 IDLE_S: Final = 20.0  # below the keep-alive time of nodes and of the usual proxies (60 s)
 MAX_CONNECTIONS: Final = 64  # more requests wait their turn; long polls hold a connection each
-MSGPACK: Final = "application/msgpack"
-
-
-class Unreachable(Unavailable):
-    """No connection: surely nothing was sent."""
-
-
-class Lost(Unknown):
-    """The connection ended, or time was up, after the request had been sent."""
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where a node listens: a host and port, or a Unix socket."""
-
-    host: str = ""
-    port: int = 0
-    secure: bool = False
-    unix: str = ""
-
-    @classmethod
-    def of_url(cls, url: str) -> Place:
-        parts = urlsplit(url)
-        return cls(parts.hostname or "", parts.port or 0, parts.scheme == "https")
-
-    def __str__(self) -> str:
-        return f"unix:{self.unix}" if self.unix else f"http{'s' * self.secure}://{self.host}:{self.port}"
-
-
-class Response(msgspec.Struct, frozen=True, gc=False):
-    status: int
-    body: bytes
-    content_type: str
-    retry_after_s: float | None
 
 
 class _Connection(asyncio.Protocol):
@@ -167,13 +138,16 @@ class Transport:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         headers: dict[str, str] | None = None,
+        channel: bool = False,
     ) -> None:
+        """`channel`: all calls on one connection, where the node takes that."""
         self.place = place
         self._ssl = (ssl_context or ssl.create_default_context()) if place.secure else None
         self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
         host = "localhost" if place.unix else f"[{place.host}]" if ":" in place.host else place.host
         lines = [f"host: {host}:{place.port}" if place.port else f"host: {host}", f"accept: {MSGPACK}"]
+        lines.append(f"{HEADER}: {secrets.token_hex(8)}")  # a transport is a client's: producers are told apart by it
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if any("\r" in line or "\n" in line for line in lines):
             raise ValueError("a header is one line")
@@ -183,6 +157,9 @@ class Transport:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._all: set[_Connection] = set()
         self._closed = False
+        self._may_channel = channel
+        self._channel: Channel | None = None
+        self._opening: asyncio.Task[Channel | None] | None = None
 
     async def request(
         self, method: str, path: str, body: bytes | None = None, *, content_type: str = MSGPACK, wait_s: float = 0.0
@@ -191,6 +168,13 @@ class Transport:
 
         Raises Unreachable (surely not done) or Lost (may have been done).
         """
+        if self._may_channel and content_type == MSGPACK:
+            channel = self._channel
+            if channel is None or not channel.fit(IDLE_S):
+                channel = await self._reopened()
+            if channel is not None:
+                found = await channel.ask(f"{method} {path}", body or b"", self._request_timeout_s + wait_s)
+                return Response(found.status, found.body, found.media or MSGPACK, found.retry_after_s)
         connection = await self._connection()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Response] = loop.create_future()
@@ -207,6 +191,38 @@ class Transport:
         finally:
             timer.cancel()
             self._release(connection)
+
+    async def _reopened(self) -> Channel | None:
+        """A new channel, opened once for all who wait for it; None where the node takes none."""
+        if self._closed:
+            raise Unreachable("this client is closed")
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Channel | None:
+        try:
+            if self._channel is not None:
+                self._channel.leave()
+            async with self._reaching():
+                self._channel = await open_channel(self.place, self._ssl, self._common)
+            if self._channel is None:
+                self._may_channel = False  # an older node, or a proxy that upgrades nothing
+            return self._channel
+        finally:
+            self._opening = None
+
+    @asynccontextmanager
+    async def _reaching(self) -> AsyncIterator[None]:
+        """What fails in here failed before anything was asked."""
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                yield
+        except TimeoutError:
+            says = f"no connection to {self.place} within {self._connect_timeout_s:g} s"
+            raise Unreachable(says, retry_after_s=0.0) from None
+        except OSError as error:  # refused, no such host, no such socket, a certificate that does not match
+            raise Unreachable(f"no connection to {self.place}: {error}", retry_after_s=0.0) from error
 
     async def _connection(self) -> _Connection:
         """A connection that is surely ours alone: an idle one, or a new one when the pool allows, or after a wait."""
@@ -239,20 +255,8 @@ class Transport:
             raise
 
     async def _connect(self) -> _Connection:
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                if self.place.unix:
-                    _, connection = await loop.create_unix_connection(_Connection, self.place.unix)
-                else:
-                    _, connection = await loop.create_connection(
-                        _Connection, self.place.host, self.place.port, ssl=self._ssl
-                    )
-        except TimeoutError:
-            says = f"no connection to {self.place} within {self._connect_timeout_s:g} s"
-            raise Unreachable(says, retry_after_s=0.0) from None
-        except OSError as error:  # refused, no such host, no such socket, a certificate that does not match
-            raise Unreachable(f"no connection to {self.place}: {error}", retry_after_s=0.0) from error
+        async with self._reaching():
+            connection = await connected(self.place, self._ssl, _Connection)
         self._all.add(connection)
         return connection
 
@@ -277,6 +281,8 @@ class Transport:
     async def close(self) -> None:
         """Ends all connections; requests under way are Lost."""
         self._closed = True
+        if self._channel is not None:
+            self._channel.fail("this client was closed")
         for connection in list(self._all):
             connection._fail("this client was closed")
         self._all.clear()

@@ -1,0 +1,191 @@
+"""A channel, the node's end: many calls at a time on one connection (frames: `model.frames`).
+
+    GET /v1/channel, Upgrade: capellini-channel ──▶ 101 ──▶ frames both ways
+    frame ──▶ admitted? ──▶ a task of its own ──▶ answer, when it is there; those of one turn of the loop are one write
+
+Each call goes the way that an HTTP request goes from its router on: the same gate, handlers, figures and errors.
+
+What can go wrong, and what then happens
+- A frame that is too long, or no call, or an id that is in use: told (id 0), and the channel ends after what was
+  begun. A call that is wrong gets its own error, and the channel lives on.
+- Too many calls under way, or a client that does not read: nothing more is read until some are answered.
+- The client goes away, or gives a call up: waits end. Anything else is finished, since half-done work helps nobody.
+- The node leaves: it says so, answers what comes nevertheless, and closes when the client has, or after a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any, Final
+
+from capellini.api.exchange import MSGPACK, Request, Response
+from capellini.api.holding import Application
+from capellini.api.problems import problem
+from capellini.api.router import Kind
+from capellini.model.errors import Invalid, TooLarge
+from capellini.model.frames import GIVE_UP, LEAVING, LEAVING_ID, Answer, Call, Splitter, call_of, frame_of
+
+log = logging.getLogger("capellini.api")
+
+CALLS_MOST: Final = 4_096  # under way on one channel: long polls of a large client; then it is not read
+AROUND_BYTES: Final = 4_096  # of a frame besides its body
+_HEADERS: Final = {b"content-type": MSGPACK, b"accept": MSGPACK}
+_RETRY_AFTER: Final = b"retry-after"
+
+
+class Channel(asyncio.Protocol):
+    def __init__(self, application: Application, loop: asyncio.AbstractEventLoop, transport: Any) -> None:
+        self._app = application
+        self._loop = loop
+        self._transport = transport  # asyncio.Transport, without a cast on every use
+        self.producer = ""  # whoever opened it: all its calls are theirs
+        self._splitter = Splitter(application.limits.max_body + AROUND_BYTES)
+        self._tasks: dict[int, asyncio.Task[Response]] = {}
+        self._waits: set[int] = set()  # ids of gets: they end when nobody waits for them
+        self._deaf = False  # nothing more is read from it
+        self._leaving_until_s: float | None = None
+        self._unread = False  # the client reads too slowly
+        self._reading_paused = False
+        self._stuck_since_s: float | None = None
+        self._since_s = application.now_s  # of the last frame
+        self.ended: asyncio.Future[None] = loop.create_future()
+
+    # ---- asyncio calls
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._since_s = self._app.now_s
+        try:
+            for frame in self._splitter.feed(data):
+                self._begin(call_of(frame))
+        except (Invalid, TooLarge) as error:
+            self._give_up(error)
+        self._pace()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deaf = True
+        self._app.closed(self)
+        for id in tuple(self._waits):
+            self._tasks[id].cancel()
+        if not self._tasks:
+            self._end()
+
+    def eof_received(self) -> bool:
+        """The client sends no more: what it asked for is answered, but nobody waits."""
+        self._deaf = True
+        for id in tuple(self._waits):
+            self._tasks[id].cancel()
+        return bool(self._tasks)
+
+    def pause_writing(self) -> None:
+        self._stuck_since_s = self._app.now_s
+        self._unread = True
+        self._pace()
+
+    def resume_writing(self) -> None:
+        self._stuck_since_s = None
+        self._unread = False
+        self._pace()
+
+    def _pace(self) -> None:
+        """Reads from a client only as fast as it takes its answers."""
+        pause = self._unread or len(self._tasks) >= CALLS_MOST
+        if pause != self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = pause
+            if pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # ---- calls
+
+    def _begin(self, call: Call) -> None:
+        id = call.id
+        if call.call == GIVE_UP:
+            if id in self._waits:
+                self._tasks[id].cancel()
+            return
+        if id <= LEAVING_ID or id in self._tasks:
+            raise Invalid(f"{id} is no id for a new call: it is in use, or not above 0")
+        request = Request()
+        method, _, target = call.call.partition(" ")
+        path, _, query = target.partition("?")
+        request.method, request.path, request.query = method.encode(), path.encode(), query.encode()
+        request.headers = _HEADERS
+        request.peer = self.producer
+        request.body = call.body
+        refusal = self._app.admit(request, len(call.body))
+        if refusal is not None:
+            self._answer(id, request, refusal)
+            return
+        assert request.route is not None
+        if request.route.kind is Kind.TAKE:
+            self._waits.add(id)
+        task = self._tasks[id] = self._loop.create_task(self._app.answer(request))
+        # As a callback, since a task that is cancelled before its first step runs nothing of its own.
+        task.add_done_callback(partial(self._done, id, request))
+
+    def _done(self, id: int, request: Request, task: asyncio.Task[Response]) -> None:
+        del self._tasks[id]
+        self._waits.discard(id)
+        self._answer(id, request, None if task.cancelled() else task.result())
+        if self._reading_paused:
+            self._pace()
+        if self._deaf and not self._tasks:
+            self._end()
+
+    def _answer(self, id: int, request: Request, response: Response | None) -> None:
+        self._app.done(request, response)
+        if response is None or self._transport.is_closing():
+            return
+        retry_after_s: float | None = None
+        for name, value in response.headers:
+            if name == _RETRY_AFTER:
+                retry_after_s = float(value)
+        media = "" if response.content_type == MSGPACK else response.content_type.decode()
+        self._transport.write(frame_of(Answer(id, response.status, response.body, retry_after_s, media)))
+
+    def _give_up(self, error: Invalid | TooLarge) -> None:
+        """What comes next cannot be told apart from noise."""
+        log.debug("a channel ends: %s", error.says)
+        refusal = problem(400, error.name, error.says, packed=True)
+        self._transport.write(frame_of(Answer(LEAVING_ID, refusal.status, refusal.body)))
+        self._deaf = True
+        if not self._tasks:
+            self._end()
+
+    def _end(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    # ---- the server calls
+
+    def tick(self, now_s: float) -> None:
+        """Cut off what takes too long."""
+        limits = self._app.limits
+        if self._leaving_until_s is not None and not self._tasks and now_s > self._leaving_until_s:
+            self._end()
+        elif self._stuck_since_s is not None and now_s - self._stuck_since_s > limits.write_timeout_s:
+            log.debug("a client did not read its answers for %g s", limits.write_timeout_s)
+            self._transport.abort()
+        elif self._splitter.partial:
+            if now_s - self._since_s > limits.request_timeout_s:
+                self._give_up(Invalid(f"a frame was not complete, and nothing came for {limits.request_timeout_s:g} s"))
+        elif not self._tasks and now_s - self._since_s > limits.idle_timeout_s:
+            self.close_soon()
+
+    def close_soon(self) -> None:
+        """Close when what was begun is answered and the client knows."""
+        if self._leaving_until_s is None and not self._transport.is_closing():
+            self._leaving_until_s = self._app.now_s + self._app.limits.linger_s
+            self._transport.write(frame_of(LEAVING))
+
+    def abort(self) -> None:
+        self._transport.abort()
+        for task in tuple(self._tasks.values()):
+            task.cancel()

@@ -1,0 +1,44 @@
+"""Reaching a node: where it is, what it answered, and, when it did not, whether a request may have been done."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from capellini.model.errors import Unavailable, Unknown
+
+MSGPACK: Final = "application/msgpack"
+
+
+class Unreachable(Unavailable):
+    """No connection: surely nothing was sent."""
+
+
+class Lost(Unknown):
+    """The connection ended, or time was up, after the request had been sent."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a node listens: a host and port, or a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    secure: bool = False
+    unix: str = ""
+
+    @classmethod
+    def of_url(cls, url: str) -> Place:
+        parts = urlsplit(url)
+        return cls(parts.hostname or "", parts.port or 0, parts.scheme == "https")
+
+    def __str__(self) -> str:
+        return f"unix:{self.unix}" if self.unix else f"http{'s' * self.secure}://{self.host}:{self.port}"
+
+
+class Response(msgspec.Struct, frozen=True, gc=False):
+    status: int
+    body: bytes
+    content_type: str
+    retry_after_s: float | None
