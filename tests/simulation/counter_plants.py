@@ -181,6 +181,17 @@ def culled_before_confirmed(patch: Patch) -> None:
 
 
 @plant
+def only_one_task_is_told(patch: Patch) -> None:
+    """Of loose updates that died: the first flush takes the news, and the others take theirs for confirmed."""
+
+    def taken(self: Any, task: Any) -> Any:
+        found, self._failures = {one.name: one.error for one in self._failures}, []
+        return found
+
+    patch(Committer, "failures", taken)
+
+
+@plant
 def clocks_not_compared(patch: Patch) -> None:
     patch(collecting, "abs", lambda skew_s: 0.0)
 

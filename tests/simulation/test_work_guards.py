@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from capellini.model.message import NewMessage
+from capellini.model.message import Entry, NewMessage
 from capellini.model.service import NackItem, Put
 from capellini.node.broker import Broker
 from capellini.queues.work import pointers as pointing
+from capellini.queues.work.block import pack
 from capellini.queues.work.getting import Getting
 from capellini.queues.work.pointers import DONE, Listed, Pointers
 from capellini.queues.work.queue import WorkQueue
@@ -132,3 +133,35 @@ def test_a_hint_that_was_raised_on_an_old_look_is_taken_back(monkeypatch: pytest
     if not verified:
         monkeypatch.setattr(Reading, "_verify", nothing)
     with_a_queue_of_one_message(story)
+
+
+def test_what_another_node_put_is_found_behind_a_hole_that_stays() -> None:
+    async def main() -> None:
+        world = World()
+        reader, writer = world.client("reader"), world.client("writer")
+        await reader.store.prepare(TABLES)
+        here, there = (Broker(each.store, each.clock, each.random) for each in (reader, writer))
+        ours = reader.spawn(prepared(here))
+        queue = await ours
+        theirs = await writer.spawn(opened(there))
+        holes: list[int] = []
+        for _ in range(3):  # ids of another node, each below one of ours that is known here
+            holes.append((await writer.spawn(theirs.putting.reserve()))[0])
+            await reader.spawn(here.put("q", [NewMessage(b"ours")]))
+        assert len(await reader.spawn(here.get("q", 10, 5.0))) == 3
+        assert await reader.spawn(here.get("q", 10, 1.0)) == []  # the holes were looked at
+        packed = pack([Entry(b"theirs")])
+        deadline_s = writer.clock.elapsed_s() + 5.0
+        assert await writer.spawn(theirs.putting.write_as(holes[-1], packed, deadline_s))  # the first two stay holes
+        (found,) = await reader.spawn(here.get("q", 10, 2.0))
+        assert (found.id, found.body) == (str(holes[-1]), b"theirs")
+        assert queue.place.size == 1_000
+
+    async def prepared(broker: Broker) -> WorkQueue:
+        await broker.create("q", "work", {"bucket_size": 1_000, "repair_after_s": 3_600.0})
+        return await opened(broker)
+
+    async def opened(broker: Broker) -> WorkQueue:
+        return broker.opened(await broker.catalog.live("q"))
+
+    run(main())

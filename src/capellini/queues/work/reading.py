@@ -39,6 +39,7 @@ from capellini.store.schema import BUCKETS
 
 REFRESH_S: Final = 0.3  # how old this node's picture of the list may be
 LOOK_S: Final = 0.04  # between two looks into the store for what other nodes have put
+LOOKS_KEPT: Final = 4_096  # remembered times of looks; forgotten together, which costs a look each
 GAP_MS: Final = 500  # between two looks at a bucket with gaps
 CROWDED_S: Final = 5.0  # how long a refused claim counts as a crowd
 AWAY_S: Final = 1.0  # how long a node keeps away from a bucket where it was refused
@@ -79,7 +80,7 @@ class Reading:
         self._mine: int | None = None
         self._away: dict[int, float] = {}
         self._crowded_until_s = 0.0
-        self._looked_s: dict[tuple[int, bool], float] = {}
+        self._looked_s: dict[tuple[int, int], float] = {}
         self._bytes_left = 0  # of the claim under way
         self._exhausted: set[int] = set()  # nothing fresh is left in them
         self._next_read_s = -1e9
@@ -387,7 +388,7 @@ class Reading:
         while id < end and self._ready(offers) < wanted and self._bytes_left > 0:
             block = place.shelf.holding(id)
             after = place.shelf.after(id)
-            if block is None and self._may_look(bucket, offers, after is not None):
+            if block is None and self._may_look(bucket, offers, None if after is None else id):
                 await self._look(bucket, id, end if after is None else min(end, after), wanted)
                 block = place.shelf.holding(id)
                 if block is None and not place.shelf.ends_at(id):
@@ -411,17 +412,18 @@ class Reading:
                     offers.append(Offer(at - base, at - base + 1, due + skew if due else 0, expires))
             id = upto
 
-    def _may_look(self, bucket: int, offers: list[Offer], hole: bool) -> bool:
+    def _may_look(self, bucket: int, offers: list[Offer], hole: int | None) -> bool:
         """Is it time to ask the store what others have put? A hole below what is known is asked about less often, and
-        apart: it must not take the turn of what lies above."""
+        each apart: one that stays must not take the turn of what lies above."""
         if offers:
             return False  # something to give is here: what others have put can wait for the next claim
         now_s = self._place.clock.elapsed_s()
-        if now_s - self._looked_s.get((bucket, hole), -1e9) < (GAP_MS / 1000 if hole else LOOK_S):
+        key, every_s = ((bucket, -1), LOOK_S) if hole is None else ((bucket, hole), GAP_MS / 1000)
+        if now_s - self._looked_s.get(key, -1e9) < every_s:
             return False
-        if len(self._looked_s) > 8 * AHEAD:
+        if len(self._looked_s) > LOOKS_KEPT:
             self._looked_s.clear()
-        self._looked_s[bucket, hole] = now_s
+        self._looked_s[key] = now_s
         return True
 
     def _ready(self, offers: list[Offer]) -> int:
