@@ -114,10 +114,20 @@ class Server:
         except AssertionError as late:
             raise AssertionError(f"{late}: {self.tail()}") from None
 
+    def strike(self) -> None:
+        """Killed, and not waited for."""
+        assert self._process is not None
+        self._process.kill()
+
     async def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             await asyncio.to_thread(self._process.wait, DEADLINE_S)
+
+    def leave(self) -> None:
+        """As it is told to when a machine is taken down."""
+        assert self._process is not None
+        self._process.terminate()
 
     def pause(self) -> None:
         assert self._process is not None
@@ -157,6 +167,9 @@ class Flow:
         visibility_s: float = 3.0,
         pause_s: float = 0.02,
         batch: int = 20,
+        most_delay_s: float = MOST_DELAY_S,
+        kind: str = "work",
+        options: dict[str, float] | None = None,
     ) -> None:
         self.servers = list(servers)
         self.chance = random.Random(seed)
@@ -165,6 +178,8 @@ class Flow:
         self.visibility_s = visibility_s
         self.pause_s = pause_s  # of a producer between two puts, on average
         self.batch = batch
+        self.most_delay_s = most_delay_s
+        self.kind, self.options = kind, {"bucket_size": 100.0} if options is None else options
         self.answered = 0  # calls
         self.put = 0  # messages, confirmed or not
         self.stale = 0  # receipts refused
@@ -218,7 +233,7 @@ class Flow:
         client, end_s = self._patient[self.servers[0].name], time.monotonic() + DEADLINE_S
         while True:
             try:
-                await client.create_queue(self.queue, visibility_s=self.visibility_s, bucket_size=100)
+                await client.create_queue(self.queue, self.kind, visibility_s=self.visibility_s, **self.options)
                 return
             except (Unavailable, Unknown):
                 assert time.monotonic() < end_s, "the queue cannot be created"
@@ -264,7 +279,7 @@ class Flow:
             for _ in range(count):
                 number += 1
                 name = f"{who}.{number}"
-                delay_s = chance.uniform(0.1, MOST_DELAY_S) if way == "delayed" else 0.0
+                delay_s = chance.uniform(0.1, self.most_delay_s) if way == "delayed" else 0.0
                 attributes = {"of": name} if chance.random() < 0.3 else {}
                 sent.append(Sent(name.encode(), attributes, delay_s, f"k{name}" if way == "keyed" else None))
             self.put += count
@@ -374,7 +389,7 @@ class Flow:
     async def _drain(self) -> None:
         """Take and ack until all that was confirmed is accounted for; then look for what should not be there."""
         chance = random.Random(self.chance.random())
-        hidden_s = max(self.visibility_s, MOST_DELAY_S) + 2 * self.history.max_skew_s
+        hidden_s = max(self.visibility_s, self.most_delay_s) + 2 * self.history.max_skew_s
         came_s = time.monotonic()
         while time.monotonic() - came_s < (DEADLINE_S if self._confirmed - self._acked else hidden_s):
             server = chance.choice(self.servers)

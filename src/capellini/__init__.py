@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from capellini.client.aio import AsyncClient, AsyncMessage
     from capellini.client.connecting import connect, connect_async
+    from capellini.client.consuming import Failed, StopConsuming
     from capellini.client.sync import Client, Message
     from capellini.model.errors import (
         CannotOpen,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         TooLarge,
         Unavailable,
         Unknown,
+        WrongKind,
     )
     from capellini.model.message import Delivery, NewMessage
     from capellini.model.service import Done, Problem, Put, QueueInfo, Statistics
@@ -45,9 +47,9 @@ __version__ = "0.1.0"
 __all__ = [
     "__version__",
     "connect", "connect_async", "AsyncClient", "AsyncMessage", "Client", "Message", "NewMessage", "Delivery",
-    "Put", "Done", "Problem", "QueueInfo", "Statistics",
-    "CapelliniError", "Invalid", "TooLarge", "NotFound", "Conflict", "Stale", "Paused", "CannotOpen", "InUse",
-    "StoreError", "Unavailable", "Overloaded", "Full", "Unknown",
+    "Put", "Done", "Problem", "QueueInfo", "Statistics", "Failed", "StopConsuming",
+    "CapelliniError", "Invalid", "TooLarge", "WrongKind", "NotFound", "Conflict", "Stale", "Paused", "CannotOpen",
+    "InUse", "StoreError", "Unavailable", "Overloaded", "Full", "Unknown",
 ]  # fmt: skip
 
 _HOME = {
@@ -56,6 +58,8 @@ _HOME = {
     "AsyncClient": "client.aio",
     "AsyncMessage": "client.aio",
     "Client": "client.sync",
+    "Failed": "client.consuming",
+    "StopConsuming": "client.consuming",
     "Message": "client.sync",
     "NewMessage": "model.message",
     "Delivery": "model.message",

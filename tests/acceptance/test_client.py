@@ -438,7 +438,7 @@ def test_a_closed_client_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.cassandra
-def test_a_client_that_lives_on_takes_part_in_repair(
+def test_a_client_that_lives_on_takes_part_in_repair_on_cassandra(
     cassandra_address: str, fresh_keyspace: str, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own, "MAINTAIN_AFTER_S", 0.05)

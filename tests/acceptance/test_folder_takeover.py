@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -144,3 +145,49 @@ def test_a_client_that_was_left_open_ends_with_its_process_and_leaves_the_folder
         assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
         with capellini.connect(address) as client:
             assert client.statistics("jobs").ready == count
+
+
+FORKS: Final = """
+import os, sys, time, capellini
+
+client = capellini.connect(sys.argv[1])
+client.create_queue("jobs")
+client.put("jobs", b"x")
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+print(child, flush=True)
+os._exit(0)  # as if it were killed: nothing is handed over
+"""
+
+
+def test_a_forked_child_does_not_keep_the_folder_of_its_parent(tmp_path: Path) -> None:
+    address = f"rocks:{tmp_path / 'folder'}"
+    parent = subprocess.Popen([sys.executable, "-c", FORKS, address], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        assert parent.wait(DEADLINE_S) == 0
+        with capellini.connect(address) as client:
+            assert client.statistics("jobs").ready == 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_closing_ends_a_consumer_in_another_thread(tmp_path: Path) -> None:
+    client = capellini.connect(f"rocks:{tmp_path / 'folder'}")
+    client.create_queue("jobs")
+    ended: list[str] = []
+
+    def consume() -> None:
+        try:
+            client.consume("jobs", lambda message: None)
+        except capellini.Unavailable as error:
+            ended.append(str(error))
+
+    consumer = threading.Thread(target=consume, daemon=True)
+    consumer.start()
+    poll(lambda: bool(client._thread.loop.is_running()), "it runs")
+    client.close()
+    consumer.join(DEADLINE_S)
+    assert len(ended) == 1 and "closed" in ended[0]

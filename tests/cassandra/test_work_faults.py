@@ -18,6 +18,7 @@ from capellini.queues.lease import LEASE_S, patience_s
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
 BEYOND_LEASE_S: Final = patience_s(LEASE_S) + 2.0  # of a paused node: the others end its lease meanwhile
+BATCH: Final = 40  # so many that what is to be put is put while there is trouble, and not in the calm after it
 CASSANDRA_PAUSE_S: Final = (1.0, 6.0)  # around a request's time-out, and around the time until the others miss it
 
 
@@ -63,7 +64,7 @@ async def trouble_of_theirs(flow: Flow, chance: random.Random, cluster: LocalClu
 
 async def troubled(cluster: LocalCluster, servers: list[Server], seed: int, least: int, endless: bool) -> None:
     """One round of trouble, or `endless`: one after the other until so many messages were put."""
-    flow = Flow(servers, seed, least, visibility_s=6.0, pause_s=0.05 if endless else 0.15)
+    flow = Flow(servers, seed, least, visibility_s=6.0, pause_s=0.05, batch=BATCH)
     ours, theirs = random.Random(f"ours/{seed}"), random.Random(f"theirs/{seed}")
 
     async def faults(flow: Flow) -> None:

@@ -9,7 +9,7 @@ from acsylla import errors as driver
 from capellini.model.address import CassandraAddress
 from capellini.model.errors import CannotOpen, CapelliniError, Invalid, Overloaded, TooLarge, Unavailable, Unknown
 from capellini.store.cassandra import values_nobody_has
-from capellini.store.cassandra_session import Kind, levels, local_dc, meaning
+from capellini.store.cassandra_session import Kind, NoRights, levels, local_dc, meaning
 from capellini.store.checks import _FITS
 from capellini.store.interface import Level, Type
 
@@ -23,6 +23,7 @@ READ, WRITE, CAS = Kind.READ, Kind.WRITE, Kind.CAS
         (driver.CassErrorLibNoHostsAvailable("no hosts"), CAS, Unavailable),
         (driver.CassErrorLibNoHostsAvailable("no hosts"), WRITE, Unavailable),
         (driver.CassErrorLibRequestQueueFull("full"), CAS, Overloaded),
+        (driver.CassErrorServerUnauthorized("no MODIFY permission"), CAS, NoRights),
         # Too few replicas: before a plain write and before a proposal; while committing it is too late.
         (driver.CassErrorServerUnavailable("Cannot achieve consistency level QUORUM"), WRITE, Unavailable),
         (driver.CassErrorServerUnavailable("Cannot achieve consistency level SERIAL"), CAS, Unavailable),

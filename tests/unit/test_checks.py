@@ -262,10 +262,13 @@ def one_pass(of: Table, rows: Any) -> tuple[bool, bool]:
     taken = plan.put_whole(rows, lambda *row: put.append(row), b"base", None, 5, 0)
     if taken:
         assert put == [(b"base" + plan.keys.encode(key), plan.rows.whole(values, 5, 0), None) for key, values in rows]
-    made = compile_whole(of)(rows, "prepared", 0, ("p",))
+    made = compile_whole(of, False)(rows, "prepared", 0, ("p",))
+    expiring = compile_whole(of, True)(rows, "prepared", 7, ("p",))
+    assert (made is None) is (expiring is None)
     if made is not None:
-        expected = [("prepared", [0, *(values[c.name] for c in of.columns), "p", *key]) for key, values in rows]
+        expected = [("prepared", [*(values[c.name] for c in of.columns), "p", *key]) for key, values in rows]
         assert made[0] == expected and made[1] >= len(rows)
+        assert expiring[0] == [("prepared", [7, *parameters]) for _, parameters in expected]
     return taken, made is not None
 
 

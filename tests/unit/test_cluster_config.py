@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from capellini.local.errors import ClusterError
 from capellini.local.processes import ProcessId
 from capellini.local.state import STATE_FILE, Shape
 
+SHOWN_TIMEOUT_S = 60.0
 SLEEPER = [sys.executable, "-c", "import signal; signal.pause()"]
 
 
@@ -185,7 +187,11 @@ def dead_process() -> ProcessId:
 
 def test_down_finds_a_process_that_was_never_written_down(tmp_path: Path) -> None:
     folder = tmp_path / "crashed"
-    lost = processes.start([*SLEEPER, storage_argument(folder, 2)], tmp_path / "output", os.environ)
+    argument = storage_argument(folder, 2)
+    lost = processes.start([*SLEEPER, argument], tmp_path / "output", os.environ)
+    deadline_s = time.monotonic() + SHOWN_TIMEOUT_S
+    while not processes.find_by_argument(argument):  # the kernel shows a command line a moment after the start
+        assert time.monotonic() < deadline_s
     LocalCluster("crashed", folder).down()
     assert processes.state_of(lost) == "down"
 

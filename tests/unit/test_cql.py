@@ -84,6 +84,7 @@ def test_an_update_names_the_row_or_the_partition() -> None:
     assert cql.update("ks", EVENTS, ("body",), static=False) == (
         'UPDATE "ks"."events" USING TTL ? SET "body" = ? WHERE "queue" = ? AND "part" = ? AND "due" = ? AND "n" = ?'
     )
+    assert "TTL" not in cql.update("ks", EVENTS, ("body",), static=False, expires=False)
     assert cql.update("ks", EVENTS, ("state", "token"), static=True) == (
         'UPDATE "ks"."events" USING TTL ? SET "state" = ?, "token" = ? WHERE "queue" = ? AND "part" = ?'
     )

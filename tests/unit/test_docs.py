@@ -18,15 +18,21 @@ from typing import Any, Final, get_type_hints
 
 import click
 import pytest
+from prometheus_client.core import Metric
+from tests.unit.memory_service import MemoryService
 
 import capellini
 from capellini.api.gate import Gate
 from capellini.api.limits import Limits
 from capellini.api.metrics import Metrics
 from capellini.api.problems import STATUS
+from capellini.api.queue_metrics import QueueMetrics
+from capellini.api.timed_metrics import TimedFigures, TimedMetrics
 from capellini.cli.main import capellini as command_line
 from capellini.model import options
 from capellini.model.counters import CounterFigures
+from capellini.model.scheduling import MAX_SCHEDULE_BODY
+from capellini.model.timed import MAX_DUE_S, ShardView
 from capellini.node.settings import TABLE, Settings
 from capellini.proof.checkers import CHECKERS
 from capellini.store.interface import Counts
@@ -151,12 +157,23 @@ def test_commands_that_do_not_exist_are_noticed() -> None:
 # ---- names of things
 
 
+async def _no_views() -> list[ShardView]:
+    return []
+
+
+def queue_families() -> list[Metric]:
+    timed = TimedMetrics(lambda: TimedFigures((1,)), _no_views)
+    return [*QueueMetrics(MemoryService(), lambda: 0.0).collect(), *timed.collect()]
+
+
 def test_metrics_that_are_named_exist() -> None:
     gate = Gate(Limits())
     metrics = Metrics(gate, store_counts=Counts)
     metrics.request(None, 200, 0.1)
     known = set(re.findall(r"^(?:# TYPE )?(\w+)", metrics.text()[0].decode(), re.MULTILINE))
     known |= {f"capellini_counters_{figure}_total" for figure in get_type_hints(CounterFigures)}
+    for family in queue_families():
+        known.add(f"{family.name}_total" if family.type == "counter" else family.name)
     for name in NAMES:
         named = set(re.findall(r"\b((?:capellini|process)_[a-z_]+(?:_total|_seconds|_bytes|_fds))\b", text_of(name)))
         assert named - known == set(), name
@@ -165,6 +182,7 @@ def test_metrics_that_are_named_exist() -> None:
 def test_every_metric_of_a_node_is_explained() -> None:
     page = text_of("docs/operations.md")
     families = {family.name for family in Metrics(Gate(Limits()), store_counts=Counts).collect()}
+    families |= {family.name for family in queue_families()}
     assert {each for each in families if each not in page and not each.startswith("capellini_store_")} == set()
 
 
@@ -194,11 +212,14 @@ def test_every_promise_names_its_checker() -> None:
 
 
 def settings_page() -> str:
-    work = [
-        f"| `{each.name}` | {_shown(each.default)} | {_range(each.least, each.most)} | "
-        f"{'yes' if each.changeable else 'no'} | {each.says} |"
-        for each in options.WORK
-    ]
+    work, timed = (
+        [
+            f"| `{each.name}` | {_shown(each.default)} | {_range(each.least, each.most)} | "
+            f"{'yes' if each.changeable else 'no'} | {each.says} |"
+            for each in table
+        ]
+        for table in (options.WORK, options.TIMED)
+    )
     defaults, types = Settings(), get_type_hints(Settings)
     node = [
         f"| `{each.name}` | {_shown(getattr(defaults, each.name))} | {_choices(types[each.name], each)} | {each.says} |"
@@ -217,6 +238,15 @@ and so is a name that is not here. Times are in seconds, sizes in bytes.
 | option | default | from, to | can change | what it is |
 |---|---|---|---|---|
 {chr(10).join(work)}
+
+## Options of a timed queue
+
+Given and changed in the same way: `capellini queue create later --kind timed --set shards=8`. What they are about:
+[timed queues](timed.md).
+
+| option | default | from, to | can change | what it is |
+|---|---|---|---|---|
+{chr(10).join(timed)}
 
 ## Settings of a node
 
@@ -252,6 +282,8 @@ def _limits() -> list[tuple[str, str]]:
         ("their names and values together", f"{message.MAX_ATTRIBUTE_BYTES:,} bytes"),
         ("an idempotency key", f"{message.MAX_KEY_CHARS} characters"),
         ("the delay of a put", f"{message.MAX_DELAY_S:,.0f} s"),
+        ("how far ahead a message of a timed queue is due", f"{MAX_DUE_S:,.0f} s"),
+        ("the body of a schedule", f"{MAX_SCHEDULE_BODY:,} bytes"),
         ("the wait of a get", f"{message.MAX_WAIT_S:g} s"),
         ("visibility", f"{message.MAX_VISIBILITY_S:,.0f} s"),
         ("the name of a queue", options.NAME_RULE),
@@ -292,6 +324,7 @@ VARYING: Final = (
     (re.compile(r"\b\d{10}\.\d+\b"), "TIME"),
     (re.compile(r'"oldest_age_s":[\d.]+'), '"oldest_age_s":AGE'),
     (re.compile(r'(_per_s"):[\d.]+'), r"\1:RATE"),
+    (re.compile(r'(_after_s"):\{[^}]*\}'), r"\1:QUANTILES"),
     (re.compile(r'"receipt":"[\w-]{38}"'), '"receipt":"RECEIPT"'),
     (re.compile(r"^date: .*$", re.MULTILINE), "date: DATE"),
     (re.compile(r'"(node)":"[^"]*"'), r'"\1":"NODE"'),

@@ -13,6 +13,8 @@ from capellini.api.openapi import document
 from capellini.api.routes import ROUTES
 from capellini.model.options import WORK
 
+PARAMETERS = ("name", "id", "counter", "schedule", "shard", "operation")
+
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Any]:
@@ -46,7 +48,7 @@ def test_operation_ids_are_unique_and_path_parameters_declared(made: dict[str, A
     assert len({each["operationId"] for _, each in operations}) == len(operations)
     for path, each in operations:
         named = {one["name"] for one in each.get("parameters", []) if one["in"] == "path"}
-        assert named == {name for name in ("name", "id", "counter") if "{" + name + "}" in path}
+        assert named == {name for name in PARAMETERS if "{" + name + "}" in path}
         assert each["responses"]
 
 

@@ -19,9 +19,9 @@ TARGETS = (
 PUBLIC = [
     "__version__",
     "connect", "connect_async", "AsyncClient", "AsyncMessage", "Client", "Message", "NewMessage", "Delivery",
-    "Put", "Done", "Problem", "QueueInfo", "Statistics",
-    "CapelliniError", "Invalid", "TooLarge", "NotFound", "Conflict", "Stale", "Paused", "CannotOpen", "InUse",
-    "StoreError", "Unavailable", "Overloaded", "Full", "Unknown",
+    "Put", "Done", "Problem", "QueueInfo", "Statistics", "Failed", "StopConsuming",
+    "CapelliniError", "Invalid", "TooLarge", "WrongKind", "NotFound", "Conflict", "Stale", "Paused", "CannotOpen",
+    "InUse", "StoreError", "Unavailable", "Overloaded", "Full", "Unknown",
 ]  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_lock_file_pins_everything_exactly() -> None:
     assert [line for line in lock_lines() if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line)] == []
 
 
-@pytest.mark.parametrize("group", ["runtime", "dev", "bench"])
+@pytest.mark.parametrize("group", ["runtime", "dev", "bench", "spark"])
 def test_lock_file_covers_what_the_project_asks_for(group: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = project["dependencies"] if group == "runtime" else project["optional-dependencies"][group]

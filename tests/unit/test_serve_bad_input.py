@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.refusals import one_sentence, serve
 
-PATIENCE_S = 60.0
-
-
-def serve(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("CAPELLINI_")}
-    command = [sys.executable, "-m", "capellini.cli.main", "serve", *arguments]
-    if "--listen" not in arguments:
-        command += ["--listen", "127.0.0.1:0"]
-    return subprocess.run(
-        command, cwd=cwd, env={**clean, **environ}, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+from capellini.model.clock import RealClock
+from capellini.store import folder as folders
+from capellini.store.interface import Batch, Slice
+from capellini.store.rocks import RocksStore
+from capellini.store.schema import BUCKETS, TABLES
 
 
-def one_sentence(done: subprocess.CompletedProcess[str], says: str) -> None:
-    assert done.returncode == 2, done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("Error: ")
-    assert says in lines[0]
+def tree(place: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
 
 
 def free_port() -> int:
@@ -65,11 +58,12 @@ def test_a_folder_that_is_something_else(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_a_newer_format(tmp_path: Path) -> None:
-    from capellini.store import folder as folders
-
     (tmp_path / "data").mkdir()
     folders.write_format(tmp_path / "data", folders.FORMAT + 1)
+    before = tree(tmp_path)
     one_sentence(serve("--store", "rocks:data", cwd=tmp_path), "made by a newer Capellini")
+    after = {path: data for path, data in tree(tmp_path).items() if Path(path).name != folders.LOCK_FILE}
+    assert after == before
 
 
 def test_contact_points_that_nobody_listens_on(tmp_path: Path) -> None:
@@ -90,3 +84,68 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         one_sentence(
             serve("--store", "rocks:data", "--listen", f"127.0.0.1:{port}", cwd=tmp_path), "something else does"
         )
+
+
+# ---- a full disk, which takes a disk of one's own
+
+SMALL_DISK_MB = 24
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small disk")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_MB}m", "tmpfs", place], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no disk can be mounted here: {done.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def fill(place: Path) -> None:
+    """To the last byte."""
+    with contextlib.suppress(OSError), (place / "filler").open("ab", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+
+
+@ROOT_ONLY
+def test_a_disk_that_is_nearly_full_takes_no_new_folder(small_disk: Path, tmp_path: Path) -> None:
+    one_sentence(serve("--store", f"rocks:{small_disk / 'data'}", cwd=tmp_path), "is full")
+    one_sentence(serve("--store", f"rocks:{small_disk}", cwd=tmp_path), "is full")
+    assert list(small_disk.iterdir()) == []
+
+
+@ROOT_ONLY
+def test_a_folder_on_a_disk_without_a_byte_left_is_refused_and_whole_afterwards(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    data = small_disk / "data"
+
+    async def opened() -> RocksStore:
+        store = await RocksStore.open(data, clock=RealClock(), room_bytes=0)
+        await store.prepare(TABLES)
+        return store
+
+    async def write() -> None:
+        store = await opened()
+        await store.write(Batch(BUCKETS, ("jobs", 1, 0), (((0,), {"count": 1, "delayed": False, "block": b"x"}),)))
+        await store.close()
+
+    async def read() -> int:
+        store = await opened()
+        try:
+            return len((await store.read(Slice(BUCKETS, ("jobs", 1, 0)))).rows)
+        finally:
+            await store.close()
+
+    asyncio.run(write())
+    fill(small_disk)
+    one_sentence(serve("--store", f"rocks:{data}", cwd=tmp_path), "cannot be opened")
+    (small_disk / "filler").unlink()
+    assert asyncio.run(read()) == 1

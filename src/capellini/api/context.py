@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from capellini.api.gate import Gate
@@ -10,15 +11,27 @@ from capellini.api.metrics import Metrics
 from capellini.model.service import Service
 
 Drain = Callable[[bool], Awaitable[None]]
+Peer = Callable[[str, str, bytes], Awaitable[bytes]]  # queue, operation, envelope: what another node asks
 
 
 class Context:
-    def __init__(self, service: Service, gate: Gate, metrics: Metrics, drain: Drain, node_name: str = "") -> None:
+    def __init__(
+        self,
+        service: Service,
+        gate: Gate,
+        metrics: Metrics,
+        drain: Drain,
+        node_name: str = "",
+        peer: Peer | None = None,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
         self.service = service
         self.gate = gate
         self.metrics = metrics
         self.drain = drain
         self.node_name = node_name
+        self.peer = peer
+        self.now_s = now_s  # wall time
         self.document = b""  # OpenAPI
         self.waiting: set[asyncio.Task[object]] = set()  # long polls
         self.woken: set[asyncio.Task[object]] = set()  # ... that are to answer with nothing, now

@@ -100,7 +100,7 @@ async def put(context: Context, request: Request) -> Response:
         if isinstance(results[0], Problem):
             raise results[0].raised()  # there is one message only: its error is the call's
     else:
-        results = await _each(_read_puts(request), lambda good: context.service.put(request.name, good))
+        results = await each_good(_read_puts(request), lambda good: context.service.put(request.name, good))
     context.metrics.count("put", results)
     return answer(request, {"results": results})
 
@@ -116,19 +116,19 @@ def _read_puts(request: Request) -> Sequence[NewMessage | Problem]:
             raise  # otherwise text that is not UTF-8 spoils its own message only
         whole = error
     if is_packed:
-        return _at_least_one(items_of(request, _LOOSE_PUTS, _PACKED_MESSAGE), whole)
+        return at_least_one(items_of(request, _LOOSE_PUTS, _PACKED_MESSAGE), whole)
     loose = items_of(request, _LOOSE_PUTS, _MESSAGE)
-    return _at_least_one([each if isinstance(each, Problem) else new_message(each) for each in loose], whole)
+    return at_least_one([each if isinstance(each, Problem) else new_message(each) for each in loose], whole)
 
 
-def _at_least_one(items: list[T], whole: Invalid) -> list[T]:
+def at_least_one(items: list[T], whole: Invalid) -> list[T]:
     """Where no item is at fault, the whole is."""
     if not any(isinstance(each, Problem) for each in items):
         raise whole
     return items
 
 
-async def _each(
+async def each_good(
     items: Sequence[T | Problem], call: Callable[[Sequence[T]], Coroutine[Any, Any, Sequence[R | Problem]]]
 ) -> Sequence[R | Problem]:
     """Call with the good items; the answers in the order of all."""
@@ -180,8 +180,8 @@ async def ack(context: Context, request: Request) -> Response:
     except Malformed:
         raise
     except Invalid as whole:
-        receipts = _at_least_one(items_of(request, _LOOSE_ACKS, _RECEIPT), whole)
-    results = await _each(receipts, lambda good: context.service.ack(request.name, good))
+        receipts = at_least_one(items_of(request, _LOOSE_ACKS, _RECEIPT), whole)
+    results = await each_good(receipts, lambda good: context.service.ack(request.name, good))
     context.metrics.count("ack", results)
     return answer(request, {"results": results})
 
@@ -192,8 +192,8 @@ async def nack(context: Context, request: Request) -> Response:
     except Malformed:
         raise
     except Invalid as whole:
-        items = _at_least_one(items_of(request, _LOOSE_ITEMS, _NACK), whole)
-    results = await _each(items, lambda good: context.service.nack(request.name, good))
+        items = at_least_one(items_of(request, _LOOSE_ITEMS, _NACK), whole)
+    results = await each_good(items, lambda good: context.service.nack(request.name, good))
     context.metrics.count("nack", results)
     return answer(request, {"results": results})
 
@@ -204,8 +204,8 @@ async def extend(context: Context, request: Request) -> Response:
     except Malformed:
         raise
     except Invalid as whole:
-        items = _at_least_one(items_of(request, _LOOSE_ITEMS, _EXTEND), whole)
-    results = await _each(items, lambda good: context.service.extend(request.name, good))
+        items = at_least_one(items_of(request, _LOOSE_ITEMS, _EXTEND), whole)
+    results = await each_good(items, lambda good: context.service.extend(request.name, good))
     context.metrics.count("extend", results)
     return answer(request, {"results": results})
 

@@ -14,6 +14,7 @@ from capellini.api.routes import Listed, Results, Text
 from capellini.counters.shards import NAME as COUNTER_NAME
 from capellini.model import options
 from capellini.model.service import Problem
+from capellini.model.timed import MAX_SHARDS
 
 _TYPE: Final = {int: "integer", float: "number", str: "string"}
 _REFUSALS: Final = {
@@ -62,8 +63,9 @@ def _components(routes: tuple[Route, ...]) -> dict[str, Any]:
     components["Message"].update(one_body)
     for kind, table in options.KINDS.items():
         components[f"{kind.capitalize()}Options"] = _options(table)
-    components["Create"]["properties"]["options"] = {"$ref": "#/components/schemas/WorkOptions"}
-    components["Change"]["properties"]["options"] = {"$ref": "#/components/schemas/WorkOptions"}
+    of_kind = {"anyOf": [{"$ref": f"#/components/schemas/{kind.capitalize()}Options"} for kind in options.KINDS]}
+    components["Create"]["properties"]["options"] = of_kind
+    components["Change"]["properties"]["options"] = of_kind
     components["Create"]["properties"]["kind"] = {"type": "string", "enum": list(options.KINDS), "default": "work"}
     return {name: _without_prefixes(schema) for name, schema in components.items()}
 
@@ -135,8 +137,10 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
     found = []
     for name in re.findall(r"\{(\w+)\}", route.path):
         schema: dict[str, Any] = {"type": "string"}
-        if name == "name":
+        if name in ("name", "schedule"):
             schema["pattern"] = f"^{options.NAME.pattern}$"
+        if name == "shard":
+            schema = {"type": "integer", "minimum": 0, "maximum": MAX_SHARDS - 1}
         if name == "counter":
             schema["pattern"] = f"^{COUNTER_NAME.pattern}$"
         found.append({"name": name, "in": "path", "required": True, "schema": schema})

@@ -17,6 +17,7 @@ from capellini.model.service import Problem
 STATUS: Final = {
     "invalid": 400,
     "too_large": 413,
+    "wrong_kind": 400,
     "not_found": 404,
     "conflict": 409,
     "stale": 409,

@@ -7,13 +7,16 @@ from typing import Final
 
 import msgspec
 
-from capellini.api import counters, messages, queues, system, wire
+from capellini.api import counters, messages, peers, queues, schedules, system, timed, wire
 from capellini.api.router import Kind, Route
 from capellini.model import counters as counting
 from capellini.model import service
+from capellini.model import timed as timing
+from capellini.model.frames import PATH
 
 QUEUE: Final = "/v1/queues/{name}"
 COUNTER: Final = "/v1/counters/{counter}"
+SCHEDULE: Final = "/v1/schedules/{schedule}"
 PACKED_ONLY: Final = ("application/msgpack",)
 PLAIN: Final = ("application/json",)
 
@@ -46,6 +49,8 @@ ROUTES: Final = (
     Route("GET", "/version", Kind.SYSTEM, system.version, "Which version runs here", gives=system.Version),
     Route("GET", "/metrics", Kind.SYSTEM, system.metrics, "Figures for Prometheus", gives=Text("text/plain")),
     Route("GET", "/v1/openapi.json", Kind.SYSTEM, system.openapi, "This document", gives=dict, media=PLAIN),
+    Route("GET", PATH, Kind.SYSTEM, system.channel, "Make this connection a channel: many calls at a time, in frames",
+          gives=service.Problem, status=426),
     Route("POST", "/v1/drain", Kind.SYSTEM, system.drain,
           "Take no new work and finish what was begun, or take work again",
           takes=system.DrainOrder, gives=system.Drained),
@@ -83,6 +88,27 @@ ROUTES: Final = (
           query=messages.DeadQuery, gives=Listed("messages", wire.Seen)),
     Route("POST", f"{QUEUE}/redrive", Kind.CHANGE, messages.redrive, "Move dead letters back",
           takes=messages.Redrive, gives=Moved),
+    # timed queues
+    Route("POST", f"{QUEUE}/messages/cancel", Kind.CHANGE, timed.cancel, "What is scheduled is not delivered",
+          takes=timed.Cancels, gives=Results(service.Done), body_needed=True),
+    Route("POST", f"{QUEUE}/messages/move", Kind.CHANGE, timed.move, "Scheduled messages become due at another time",
+          takes=timed.Moves, gives=Results(service.Done), body_needed=True),
+    Route("GET", f"{QUEUE}/due", Kind.READ, timed.due_between, "What is due between two times",
+          query=timed.DueQuery, gives=Listed("messages", timed.SeenDue)),
+    Route("GET", f"{QUEUE}/shards", Kind.READ, timed.shards, "Who works which shard, and how far",
+          gives=Listed("shards", timing.ShardView)),
+    Route("POST", f"{QUEUE}/shards/{{shard}}/stop", Kind.CHANGE, timed.stop_shard, "A shard hands out nothing",
+          gives=timing.ShardView),
+    Route("POST", f"{QUEUE}/shards/{{shard}}/start", Kind.CHANGE, timed.start_shard, "A shard hands out again",
+          gives=timing.ShardView),
+    Route("GET", "/v1/schedules", Kind.READ, schedules.list_all, "Recurring schedules by name",
+          query=schedules.ScheduleQuery, gives=Listed("schedules", schedules.Scheduled)),
+    Route("PUT", SCHEDULE, Kind.CHANGE, schedules.add,
+          "A message at each tick of a cron expression; the same again is fine, another one is a conflict",
+          takes=schedules.NewRecurring, gives=schedules.Scheduled, body_needed=True),
+    Route("DELETE", SCHEDULE, Kind.CHANGE, schedules.remove, "No more ticks", status=204),
+    Route("POST", "/v1/peers/{name}/{operation}", Kind.FINISH, peers.serve, "What nodes ask each other",
+          takes=list, gives=list, media=PACKED_ONLY, body_needed=True),
     # the fast lane
     Route("POST", f"{QUEUE}/blocks/put", Kind.PUT, messages.put_block,
           "Put a block: an array of [body, attributes or nil, delay_ms]",

@@ -20,17 +20,20 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from capellini.api.application import ANY_HOST, Application
-from capellini.api.context import Context, Drain
+from capellini.api.context import Context, Drain, Peer
 from capellini.api.counters import CounterMetrics
 from capellini.api.gate import Gate
 from capellini.api.http import connection_factory
 from capellini.api.limits import Limits
 from capellini.api.metrics import Metrics
 from capellini.api.openapi import document
+from capellini.api.queue_metrics import QueueMetrics
 from capellini.api.routes import ROUTES
+from capellini.api.timed_metrics import TimedMetrics
 from capellini.model.errors import CannotOpen, InUse
 from capellini.model.service import Service
 from capellini.node.condition import GOOD, Condition
+from capellini.store import forks
 from capellini.store.interface import Counts
 
 log = logging.getLogger("capellini.api")
@@ -53,16 +56,25 @@ class Server:
         drain: Drain | None = None,
         node_name: str = "",
         hosts: frozenset[str] = frozenset(),
+        peer: Peer | None = None,
+        timed: TimedMetrics | None = None,
     ) -> None:
         """`drain` is what POST /v1/drain calls; without one the server drains itself."""
         limits = limits or Limits()
         self.gate = Gate(limits)
         self._metrics = Metrics(self.gate, registry, store_counts, lambda: len(self._application.connections))
         self._metrics.registry.register(CounterMetrics(service))
-        self._context = Context(service, self.gate, self._metrics, drain or self._drain_itself, node_name)
+        self._queue_metrics = QueueMetrics(service, time.monotonic)
+        self._metrics.registry.register(self._queue_metrics)
+        self._metrics.looks.append(self._queue_metrics.look)
+        if timed is not None:
+            self._metrics.registry.register(timed)
+            self._metrics.looks.append(timed.look)
+        self._context = Context(service, self.gate, self._metrics, drain or self._drain_itself, node_name, peer)
         self._context.document = msgspec.json.encode(document(ROUTES))
         self._application = Application(self._context, limits, hosts)
         self._listeners: list[asyncio.AbstractServer] = []
+        self._files: list[int] = []  # of Unix sockets
         self._sockets: list[Path] = []
         self._ticker: asyncio.TimerHandle | None = None
         self.addresses: list[str] = []
@@ -106,6 +118,9 @@ class Server:
         finally:
             os.umask(before)
         self._listeners.append(listener)
+        self._files += [each.fileno() for each in listener.sockets]
+        for file in self._files:
+            forks.close_in_children(file)
         self._sockets.append(path)
         self.addresses.append(f"unix:{path}")
 
@@ -130,12 +145,14 @@ class Server:
 
     async def close(self, grace_s: float = GRACE_S) -> None:
         """Returns when all connections are closed."""
+        for file in self._files:
+            forks.forget(file)
         for listener in self._listeners:
             listener.close()
         self.see(msgspec.structs.replace(self.gate.condition, draining=True))
         for connection in tuple(self._application.connections):
             connection.close_soon()
-        tasks = {each.task for each in self._application.connections if each.task is not None}
+        tasks = {each.ended for each in self._application.connections if each.ended is not None}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=grace_s)
             if late:
@@ -144,6 +161,7 @@ class Server:
             connection.abort()
         if tasks:
             await asyncio.wait(tasks)
+        await self._queue_metrics.close()
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None

@@ -17,9 +17,10 @@ from typing import Final
 
 from capellini.api.limits import Limits
 from capellini.api.server import Server, is_loopback
+from capellini.api.timed_metrics import TimedFigures, TimedMetrics
 from capellini.model.address import RocksAddress
-from capellini.node.config import address_of, listen_of, name_of
-from capellini.node.node import Node
+from capellini.node.config import address_of, announced, listen_of, name_of
+from capellini.node.node import Node, PeersOf
 from capellini.node.settings import Settings
 
 log = logging.getLogger("capellini.node")
@@ -37,27 +38,40 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
+def timed_metrics(node: Node) -> TimedMetrics:
+    keeper, schedules = node.timekeeping.keeper, node.service.schedules
+
+    def figures() -> TimedFigures:
+        return TimedFigures(keeper.late_ms, keeper.takeovers, keeper.emergency_stops, schedules.ticks_put)
+
+    return TimedMetrics(figures, keeper.views)
+
+
 async def serve(
     settings: Settings,
     announce: Callable[[list[str]], None],
     folder_socket: Callable[[Path], Path] | None = None,
     stop: asyncio.Event | None = None,
+    peers_of: PeersOf | None = None,
 ) -> None:
     """Runs until a signal, or until `stop`. `announce` is told where it listens; `folder_socket` names the Unix socket
-    for those who share the folder of an embedded store."""
+    for those who share the folder of an embedded store; `peers_of` says how other nodes are reached."""
     stop = stop or asyncio.Event()
-    node = await Node.open(settings)
+    node = await Node.open(settings, peers_of=peers_of, begin=False)
     server = Server(
         node.service,
         limits=limits_of(settings),
         store_counts=lambda: node.store.counts,
         drain=node.drain,
         node_name=name_of(settings),
+        peer=node.serve_peer,
+        timed=timed_metrics(node),
         hosts=frozenset(each.strip().lower() for each in settings.hosts.split(",") if each.strip()),
     )
     try:
         address = address_of(settings)
-        await server.listen(*listen_of(settings))
+        _, port = await server.listen(*listen_of(settings))
+        node.begin(announced(settings, port))
         if folder_socket is not None and isinstance(address, RocksAddress):
             await server.listen_unix(folder_socket(Path(address.folder)))
         node.subscribe(server.see)

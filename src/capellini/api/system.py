@@ -9,7 +9,9 @@ import msgspec
 from capellini import __version__
 from capellini.api.context import Context
 from capellini.api.exchange import Request, Response
-from capellini.api.wire import Form, answer
+from capellini.api.problems import problem
+from capellini.api.wire import Form, answer, packed
+from capellini.model.frames import UPGRADE
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -62,7 +64,7 @@ async def version(context: Context, request: Request) -> Response:
 
 
 async def metrics(context: Context, request: Request) -> Response:
-    body, content_type = context.metrics.text()
+    body, content_type = await context.metrics.fresh()
     return Response(200, body, content_type)
 
 
@@ -74,3 +76,9 @@ async def drain(context: Context, request: Request) -> Response:
     await context.drain(_ORDER.read(request).draining)
     gate = context.gate
     return answer(request, Drained(gate.condition.draining, gate.in_flight, gate.waiting))
+
+
+async def channel(context: Context, request: Request) -> Response:
+    """Reached only by requests that do not ask for the upgrade, or not as the first on their connection."""
+    says = f"ask for this with Connection: upgrade and Upgrade: {UPGRADE}, alone on its connection: see the protocol"
+    return problem(426, "upgrade", says, packed=packed(request), headers=((b"upgrade", UPGRADE.encode()),))

@@ -31,7 +31,7 @@ from capellini.local.errors import ClusterError
 from capellini.model.address import CassandraAddress
 from capellini.model.errors import CapelliniError
 from capellini.model.options import WorkOptions
-from capellini.node.broker import Broker
+from capellini.model.service import Service
 from capellini.node.node import Node
 from capellini.node.settings import Settings
 from capellini.queues.catalog import REALM
@@ -59,7 +59,7 @@ class Workload(msgspec.Struct, frozen=True):
     nodes: int
     messages: int
     quick_messages: int
-    drive: Callable[[Sequence[Broker], int], Awaitable[None]]
+    drive: Callable[[Sequence[Service], int], Awaitable[None]]
     says: str
 
 

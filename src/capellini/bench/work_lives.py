@@ -17,8 +17,7 @@ import msgspec
 
 from capellini.model.errors import Overloaded
 from capellini.model.message import Entry, NewMessage
-from capellini.model.service import ParcelAck, Problem
-from capellini.node.broker import Broker
+from capellini.model.service import ParcelAck, Problem, Service
 
 BODY: Final = b"x" * 100
 WAIT_S: Final = 2.0  # of a get; an empty answer is asked again
@@ -30,28 +29,28 @@ def entries_of(count: int) -> bytes:
     return msgspec.msgpack.encode([Entry(BODY)] * count)
 
 
-async def blocks(broker: Broker, queue: str, messages: int, batch: int) -> None:
+async def blocks(broker: Service, queue: str, messages: int, batch: int) -> None:
     entries = entries_of(batch)
     for _ in range(0, messages, batch):
         await broker.put_block(queue, entries)
         await consumed(broker, queue, batch, batch)
 
 
-async def filled(broker: Broker, queue: str, messages: int, batch: int) -> None:
+async def filled(broker: Service, queue: str, messages: int, batch: int) -> None:
     """Puts alone."""
     entries = entries_of(batch)
     for _ in range(0, messages, batch):
         await broker.put_block(queue, entries)
 
 
-async def consumed(broker: Broker, queue: str, messages: int, batch: int) -> None:
+async def consumed(broker: Service, queue: str, messages: int, batch: int) -> None:
     """Gets and acks alone."""
     left = messages
     while left:
         left -= await _take_and_ack(broker, queue, min(batch, left))
 
 
-async def singles(broker: Broker, queue: str, messages: int, workers: int) -> None:
+async def singles(broker: Service, queue: str, messages: int, workers: int) -> None:
     begun = 0
 
     async def worker() -> None:
@@ -71,11 +70,11 @@ async def singles(broker: Broker, queue: str, messages: int, workers: int) -> No
     await asyncio.gather(*(worker() for _ in range(workers)))
 
 
-async def apart(brokers: Sequence[Broker], queue: str, messages: int, batch: int) -> None:
+async def apart(brokers: Sequence[Service], queue: str, messages: int, batch: int) -> None:
     entries = entries_of(batch)
     begun = acked = 0
 
-    async def produce(broker: Broker) -> None:
+    async def produce(broker: Service) -> None:
         nonlocal begun
         while begun < messages:
             begun += batch
@@ -86,7 +85,7 @@ async def apart(brokers: Sequence[Broker], queue: str, messages: int, batch: int
                 except Overloaded:  # surely not put: again, as a patient client does
                     continue
 
-    async def consume(broker: Broker) -> None:
+    async def consume(broker: Service) -> None:
         nonlocal acked
         while acked < messages:
             count = await _take_and_ack(broker, queue, batch)  # not `acked += await ...`: others add meanwhile
@@ -95,7 +94,7 @@ async def apart(brokers: Sequence[Broker], queue: str, messages: int, batch: int
     await asyncio.gather(*(produce(one) for one in brokers), *(consume(one) for one in brokers))
 
 
-async def _take_and_ack(broker: Broker, queue: str, most: int) -> int:
+async def _take_and_ack(broker: Service, queue: str, most: int) -> int:
     parcels = await broker.take(queue, most, WAIT_S, VISIBILITY_S)
     if not parcels:
         return 0

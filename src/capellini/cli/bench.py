@@ -20,6 +20,7 @@ Suite = Callable[[bool, str | None], Coroutine[Any, Any, list[Figure]]]
 SUITES: Final[dict[str, str]] = {
     "store": "capellini.bench.store",
     "work": "capellini.bench.work",
+    "timed": "capellini.bench.timed",
     "counters": "capellini.bench.counters",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from capellini.cli.speaking import say_json, say_peeked, talking, talks
+from capellini.cli.speaking import progressing, say_json, say_peeked, talking, talks
 from capellini.model.message import MAX_BATCH
 
 
@@ -31,8 +31,8 @@ def list_all(at: str, as_json: bool, queue: str, count: int, after: str) -> None
 @click.option("-n", "--count", type=click.IntRange(1), help="At most so many; else all.")
 def redrive(at: str, as_json: bool, queue: str, count: int | None) -> None:
     """Move dead letters back into QUEUE, each exactly once."""
-    with talking(at) as client:
-        moved = client.redrive(queue, count)
+    with talking(at) as client, progressing(f"moving back into {queue}") as advance:
+        moved = client.redrive(queue, count, progress=advance)
     if as_json:
         say_json({"moved": moved})
     else:

@@ -44,7 +44,7 @@ def pointers(at: str, as_json: bool, queue: str, settings: tuple[str, ...]) -> N
     given = pairs(settings, "a pointer")
     if set(given) - {"repair"}:
         raise click.UsageError("repair is the one pointer that can be set: --set repair=BUCKET")
-    if given and not given["repair"].isdecimal():
+    if given and not (given["repair"].isdecimal() and len(given["repair"]) <= 15):
         raise click.UsageError(f"repair is the number of a bucket, not {given['repair']!r}")
     with talking(at) as client:
         view = client.move_repair(queue, int(given["repair"])) if given else client.pointers(queue)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final
 
 import click
 
-from capellini.cli.speaking import hint, pairs, say_json, talking, talks
+from capellini.cli.speaking import due_argument, hint, pairs, progressing, say_json, talking, talks
 from capellini.model.message import NewMessage
 from capellini.model.service import Problem, Put
 
@@ -26,10 +24,11 @@ BAD_SHOWN: Final = 5
 @click.option("--lines", is_flag=True, help="One message per line, of stdin or of --file.")
 @click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Again for more.")
 @click.option("--delay", "delay_s", type=float, default=0.0, metavar="SECONDS", help="Offered only after so long.")
+@click.option("--due", metavar="TIME", help="Timed queues: delivered then, as in 2030-01-31T08:00:00Z.")
 @click.option("--key", help="Idempotency key: the same again adds nothing.")
 def put(
     at: str, as_json: bool, queue: str, body: str | None, file: BinaryIO | None, lines: bool,
-    attributes: tuple[str, ...], delay_s: float, key: str | None,
+    attributes: tuple[str, ...], delay_s: float, due: str | None, key: str | None,
 ) -> None:  # fmt: skip
     """Put BODY into QUEUE; without BODY, one message per line of what is piped in."""
     if body is not None and (file is not None or lines):
@@ -39,15 +38,16 @@ def put(
             raise click.UsageError("give BODY or --file, or pipe in one message per line")
         lines = True
     given = pairs(attributes, "an attribute")
+    when = None if due is None else due_argument(due)
     if lines:
         if key is not None:
             raise click.UsageError("--key is for one message, not for lines")
         source = file or sys.stdin.buffer
-        _put_lines(at, as_json, queue, source, given, delay_s)
+        _put_lines(at, as_json, queue, source, given, delay_s, when)
         return
     raw = body.encode("utf-8", "surrogateescape") if body is not None else file.read() if file else b""
     with talking(at) as client:
-        (result,) = client.put_many(queue, [NewMessage(raw, given, delay_s, key)])
+        (result,) = client.put_many(queue, [NewMessage(raw, given, delay_s, key, when)])
         if isinstance(result, Problem):
             raise result.raised()
     if as_json:
@@ -57,14 +57,14 @@ def put(
 
 
 def _put_lines(
-    at: str, as_json: bool, queue: str, source: BinaryIO, attributes: dict[str, str], delay_s: float
+    at: str, as_json: bool, queue: str, source: BinaryIO, attributes: dict[str, str], delay_s: float, due: float | None
 ) -> None:
     done = bad = 0
     lines = (line.rstrip(b"\r\n") for line in source)
-    with talking(at) as client, _progress(f"putting into {queue}") as advance:
+    with talking(at) as client, progressing(f"putting into {queue}") as advance:
         client.show_queue(queue)  # said before the first line is read
         while bodies := list(itertools.islice(lines, LINES_AT_A_TIME)):
-            results = client.put_many(queue, bodies, attributes=attributes, delay_s=delay_s)
+            results = client.put_many(queue, bodies, attributes=attributes, delay_s=delay_s, due=due)
             for number, result in enumerate(results, done + bad + 1):
                 if isinstance(result, Put):
                     continue
@@ -80,17 +80,3 @@ def _put_lines(
         click.echo(f"put {done}")
     if bad:
         raise click.ClickException(f"{bad} of {done + bad} lines were not put; the first are named above")
-
-
-@contextlib.contextmanager
-def _progress(what: str) -> Iterator[Callable[[int], None]]:
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda count: progress.advance(task, count)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 import msgspec
 
@@ -17,7 +19,8 @@ from capellini.cli.speaking import (
 )
 from capellini.model.service import QueueInfo, Statistics
 
-SET_HELP = "An option of the queue, as NAME=VALUE; again for more."
+RANKS: Final = ("0.5", "0.9", "0.99", "1")  # of the quantiles, for people
+SET_HELP: Final = "An option of the queue, as NAME=VALUE; again for more."
 
 
 @click.group()
@@ -37,9 +40,16 @@ def say_queue(info: QueueInfo, as_json: bool, statistics: Statistics | None = No
     if statistics is not None:
         for name, value in msgspec.structs.asdict(statistics).items():
             if name != "exact":
-                about = "" if name in statistics.exact or value is None or name.endswith("_per_s") else "about "
-                rows.append((name, f"{about}{value:g}" if isinstance(value, int | float) else "none"))
+                about = "" if name in statistics.exact or name.endswith("_per_s") else "about "
+                rows.append((name, _shown(value, about)))
     say_table(("what", "is"), rows)
+
+
+def _shown(value: float | dict[str, float] | None, about: str) -> str:
+    if isinstance(value, dict):
+        named = ", ".join(f"{float(rank):.0%} within {most:.3g}" for rank, most in value.items() if rank in RANKS)
+        return f"{about}{named}" if named else "none"
+    return "none" if value is None else f"{about}{value}" if isinstance(value, int) else f"{about}{value:g}"
 
 
 @queue.command()
@@ -72,7 +82,7 @@ def list_all(at: str, as_json: bool, prefix: str) -> None:
 @talks
 @click.argument("name")
 def show(at: str, as_json: bool, name: str) -> None:
-    """Show a queue: its options, and how much is in it."""
+    """Show a queue: its options, how much is in it, and what happened in it since it was made or purged."""
     with talking(at) as client:
         say_queue(client.show_queue(name), as_json, client.statistics(name))
 

@@ -39,6 +39,7 @@ def serve(config: Path | None, **flags: Any) -> None:
     import uvloop
 
     from capellini.api.serving import serve as run
+    from capellini.client.peers import HttpPeers
     from capellini.client.sockets import SocketPath
     from capellini.node.config import load, unknown_variables
     from capellini.node.logs import set_up
@@ -54,7 +55,7 @@ def serve(config: Path | None, **flags: Any) -> None:
         return paths[-1].path
 
     try:
-        uvloop.run(run(settings, _announce, folder_socket))
+        uvloop.run(run(settings, _announce, folder_socket, peers_of=HttpPeers))
     finally:
         for each in paths:
             each.close()

@@ -248,3 +248,18 @@ def confirmed(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("this cannot be undone: say --yes if you mean it")
     click.confirm(question, abort=True, err=True)
+
+
+@contextlib.contextmanager
+def progressing(what: str) -> Iterator[Callable[[int], None]]:
+    """A line that moves, for people: call what it gives with how many more are done."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda count: progress.advance(task, count)

@@ -2,7 +2,8 @@
 
     call ──▶ Batcher (puts, acks) ──▶ PatientService ──▶ RemoteService | Broker | whoever owns the folder
 
-Puts without a key, gets and acks take the fast lane: whole blocks and parcels, one object per message.
+Puts without a key, gets and acks of work queues take the fast lane: whole blocks and parcels, one object per message.
+Timed queues use the plain calls.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
@@ -17,12 +19,16 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 from capellini.client.codecs import Codec, raw_body
 from capellini.client.consuming import POLL_S, Consumer, Plan, steady
 from capellini.client.counting import RelayedCounters
-from capellini.client.lanes import Acks, Puts, delay_ms, item_bytes
-from capellini.client.messages import Held, Origin, unpacker
+from capellini.client.gets import Gets
+from capellini.client.lanes import Acks, Kinds, Puts, delay_ms, item_bytes
+from capellini.client.messages import Deliveries, Held, Origin, unpacker
 from capellini.client.patient import PatientService
+from capellini.client.scheduling import RelayedTimed
 from capellini.model.clock import Chance, Clock, RealClock
-from capellini.model.errors import Invalid
+from capellini.model.dues import Due, due_ms_of, later
+from capellini.model.errors import Invalid, WrongKind
 from capellini.model.message import MAX_BATCH, NewMessage, Peeked
+from capellini.model.scheduling import Missed, NewSchedule, ScheduleInfo
 from capellini.model.service import (
     BucketView,
     Done,
@@ -35,11 +41,13 @@ from capellini.model.service import (
     QueueInfo,
     Statistics,
 )
+from capellini.model.timed import DueMessage, MoveItem, ShardView
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Held[Any])
 V = TypeVar("V")
 LIST_PAGE: Final = 1_000
+REDRIVE_PART: Final = 100  # letters moved by one request: each is several steps, and an answer must come in time
 
 
 class AsyncMessage(Held[T], array_like=True, gc=False, eq=False):
@@ -77,15 +85,18 @@ class AsyncClient(Generic[T]):
         self._codec = codec
         self._clock: Clock = clock or RealClock()
         self._chance = chance or random.Random()
-        self._puts = Puts(service)
+        self._kinds = Kinds(self._clock)
+        self._puts = Puts(service, self._kinds)
+        self._timed = RelayedTimed(service)
         self._acks = Acks(service)
+        self._gets: Gets[Any] = Gets(self._clock)
         self.counters = RelayedCounters(service)
 
     # Queues
 
     async def create_queue(self, /, name: str, kind: str = "work", **options: float | str) -> QueueInfo:
         """Same again is fine; Conflict if it exists with other options."""
-        return await self._service.create(name, kind, options)
+        return self._kinds.learn(await self._service.create(name, kind, options))
 
     async def list_queues(self, prefix: str = "") -> list[QueueInfo]:
         """All queues whose names begin so, by name."""
@@ -97,7 +108,7 @@ class AsyncClient(Generic[T]):
                 return found
 
     async def show_queue(self, name: str) -> QueueInfo:
-        return await self._service.show(name)
+        return self._kinds.learn(await self._service.show(name))
 
     async def change_queue(self, /, name: str, **options: float | str) -> QueueInfo:
         return await self._service.change(name, options)
@@ -129,18 +140,22 @@ class AsyncClient(Generic[T]):
         attributes: Mapping[str, str] | None = None,
         delay_s: float = 0.0,
         key: str | None = None,
+        due: Due | timedelta | None = None,
     ) -> str:
         """Puts one message; its id. It is durable when this returns.
+
+        `due`, for timed queues: when it may be delivered, as a datetime with a zone, seconds since 1970, or a
+        timedelta from now. In the past means at once.
 
         With a `key`, the same message is added once however often it is put within the queue's window. Without, a
         lost answer is raised as Unknown: it may have been added.
         """
         raw, given = raw_body(self._codec, body), dict(attributes) if attributes else None
-        if key is None:
+        if key is None and due is None and not self._kinds.plain(queue):
             item = (raw, given, delay_ms(delay_s) if delay_s else 0)
             (result,) = await self._puts.plain(queue, [item], [item_bytes(raw, given)])
         else:
-            (result,) = await self._puts.mixed(queue, [NewMessage(raw, given or {}, delay_s, key)])
+            (result,) = await self._puts.mixed(queue, [NewMessage(raw, given or {}, delay_s, key, self._due(due))])
         if isinstance(result, Problem):
             raise result.raised()
         return result.id
@@ -152,6 +167,7 @@ class AsyncClient(Generic[T]):
         *,
         attributes: Mapping[str, str] | None = None,
         delay_s: float = 0.0,
+        due: Due | timedelta | None = None,
     ) -> list[Put | Problem]:
         """Puts any number of bodies, or of NewMessage with raw bodies and settings of their own; a result for each, in
         order."""
@@ -164,8 +180,14 @@ class AsyncClient(Generic[T]):
             raws = cast(Sequence[bytes], bodies)
         else:
             raws = [raw_body(codec, body) for body in bodies]
+        if due is not None or self._kinds.plain(queue):
+            at = self._due(due)
+            return await self._puts.mixed(queue, [NewMessage(raw, given or {}, delay_s, None, at) for raw in raws])
         around = item_bytes(b"", given)
         return await self._puts.plain(queue, [(raw, given, ms) for raw in raws], [len(raw) + around for raw in raws])
+
+    def _due(self, due: Due | timedelta | None) -> Due | None:
+        return None if due is None else later(due, self._clock.now_s())
 
     # Getting
 
@@ -187,11 +209,26 @@ class AsyncClient(Generic[T]):
         wait_s: float,
         visibility_s: float | None,
     ) -> list[H]:
-        parcels = await self._service.take(queue, count, wait_s, visibility_s)
-        codec = self._codec
-        if len(parcels) == 1:
-            return unpack(Origin(queue, parcels[0], holder, codec))
-        return [message for parcel in parcels for message in unpack(Origin(queue, parcel, holder, codec))]
+        async def take(count: int, wait_s: float) -> list[H]:
+            codec = self._codec
+            plain = self._kinds.plain(queue)
+            if not plain:
+                try:
+                    parcels = await self._service.take(queue, count, wait_s, visibility_s)
+                except WrongKind:
+                    self._kinds.is_plain(queue)
+                    plain = True
+            if plain:
+                found = await self._service.get(queue, count, wait_s, visibility_s)
+                return unpack(Deliveries(queue, found, holder, codec)) if found else []
+            if len(parcels) == 1:
+                return unpack(Origin(queue, parcels[0], holder, codec))
+            return [message for parcel in parcels for message in unpack(Origin(queue, parcel, holder, codec))]
+
+        async def give_back(messages: list[H]) -> None:
+            await self.nack_many(queue, messages, 0.0)
+
+        return await self._gets.get((unpack, holder, queue, visibility_s), count, wait_s, take, give_back)
 
     async def messages(
         self, queue: str, *, count: int = 1, visibility_s: float | None = None
@@ -232,6 +269,74 @@ class AsyncClient(Generic[T]):
     ) -> list[Done | Problem]:
         items = [ExtendItem(_receipt(message), visibility_s) for message in messages]
         return await _in_parts(items, lambda some: self._service.extend(queue, some))
+
+    # Timed queues
+
+    async def cancel(self, queue: str, id: str) -> None:
+        """It is not delivered: final once this returns. Raises NotFound if there is no such message (any more),
+        Conflict if somebody has it now."""
+        _raised(await self.cancel_many(queue, [id]))
+
+    async def cancel_many(self, queue: str, ids: Sequence[str]) -> list[Done | Problem]:
+        """A result for each, in order."""
+        return await _in_parts(list(ids), lambda some: self._service.cancel(queue, some))
+
+    async def move(self, queue: str, id: str, due: Due | timedelta) -> None:
+        """Due at another time, under the same id. Raises as `cancel` does."""
+        _raised(await self.move_many(queue, [(id, due)]))
+
+    async def move_many(self, queue: str, items: Sequence[tuple[str, Due | timedelta]]) -> list[Done | Problem]:
+        """Ids and their new dues; a result for each, in order."""
+        now_s = self._clock.now_s()
+        wanted = [MoveItem(id, due_ms_of(later(due, now_s), now_s)) for id, due in items]
+        return await _in_parts(wanted, lambda some: self._service.move(queue, some))
+
+    async def due_between(
+        self, queue: str, start: Due | timedelta, end: Due | timedelta, count: int = 100, after: str = ""
+    ) -> list[DueMessage]:
+        """What is due from `start` up to `end`, by due, without taking it; bodies as raw bytes. For the next page give
+        the last one's due as `start`, and its id as `after`."""
+        now_s = self._clock.now_s()
+        from_ms, to_ms = (due_ms_of(later(each, now_s), now_s) for each in (start, end))
+        return await self._timed.due_between(queue, from_ms, to_ms, count, after)
+
+    async def shards(self, queue: str) -> list[ShardView]:
+        """Who works each shard, and how far it is."""
+        return await self._timed.shards(queue)
+
+    async def stop_shard(self, queue: str, shard: int) -> ShardView:
+        """It hands out nothing until it is started, whoever works it."""
+        return await self._timed.stop_shard(queue, shard)
+
+    async def start_shard(self, queue: str, shard: int) -> ShardView:
+        return await self._timed.start_shard(queue, shard)
+
+    # Schedules
+
+    async def schedule(
+        self,
+        name: str,
+        queue: str,
+        cron: str,
+        body: T,
+        *,
+        zone: str = "UTC",
+        attributes: Mapping[str, str] | None = None,
+        missed: Missed = "skip",
+    ) -> ScheduleInfo:
+        """A message with this body at each tick of `cron`, as a clock in `zone` shows it; exactly one per tick. The
+        same again is fine; another one of that name is a Conflict. `missed`: "skip" ticks that nobody could put in
+        time, or "catch_up" with them."""
+        raw = raw_body(self._codec, body)
+        return await self._timed.schedule(NewSchedule(name, queue, cron, zone, raw, dict(attributes or {}), missed))
+
+    async def schedules(self, prefix: str = "") -> list[ScheduleInfo]:
+        """All whose names begin so, by name."""
+        return await self._timed.schedules(prefix)
+
+    async def unschedule(self, name: str) -> None:
+        """No tick comes after this, but for those that were due before."""
+        await self._timed.unschedule(name)
 
     # Consuming
 
@@ -280,9 +385,20 @@ class AsyncClient(Generic[T]):
         """What was delivered too often and came from this queue."""
         return await self._service.dead(queue, count, after)
 
-    async def redrive(self, queue: str, count: int | None = None) -> int:
-        """Moves dead letters back, each exactly once; how many."""
-        return await self._service.redrive(queue, count)
+    async def redrive(
+        self, queue: str, count: int | None = None, *, progress: Callable[[int], object] | None = None
+    ) -> int:
+        """Moves dead letters back, each exactly once; how many. `progress` is called with how many more."""
+        moved = 0
+        while count is None or moved < count:
+            asked = REDRIVE_PART if count is None else min(REDRIVE_PART, count - moved)
+            some = await self._service.redrive(queue, asked)
+            moved += some
+            if progress is not None:
+                progress(some)
+            if some < asked:
+                break
+        return moved
 
     async def buckets(self, queue: str, limit: int = 100) -> list[BucketView]:
         return await self._service.buckets(queue, limit)
@@ -301,6 +417,7 @@ class AsyncClient(Generic[T]):
         """Finishes the batches under way, then ends all connections."""
         await self._puts.close()
         await self._acks.close()
+        await self._gets.close()
         await self._service.close()
 
     async def __aenter__(self) -> Self:

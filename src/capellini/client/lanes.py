@@ -3,6 +3,9 @@
 A block is put as a whole or not at all; if the node refuses one because of one message in it, the messages are put
 one by one in a plain put, so that the good ones work beside the bad one. Acks of messages from the same parcel are
 merged: a thousand messages fetched together are acked by one range.
+
+Blocks and parcels are of work queues. A queue of another kind refuses them as WrongKind: then the plain calls are
+used, and that is remembered (`Kinds`), so that it costs one request in vain now and then.
 """
 
 from __future__ import annotations
@@ -15,15 +18,18 @@ import msgspec
 from capellini.client.batch import Batcher
 from capellini.client.messages import Held, Origin
 from capellini.client.patient import PatientService
-from capellini.model.errors import CapelliniError, Invalid, Stale, Unknown
-from capellini.model.message import MAX_DELAY_S, NewMessage
+from capellini.model.clock import Clock
+from capellini.model.errors import CapelliniError, Invalid, Stale, Unknown, WrongKind
+from capellini.model.message import NewMessage
 from capellini.model.options import check_name
-from capellini.model.service import Done, ParcelAck, Problem, Put
+from capellini.model.service import Done, ParcelAck, Problem, Put, QueueInfo
+from capellini.model.timed import MAX_DUE_S
 
 Item = tuple[bytes, dict[str, str] | None, int]  # body, attributes, delay_ms: as in `model.message.Entry`
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")
 
+PLAIN_FOR_S: Final = 60.0  # a queue that was refused the fast lane is not offered it again for so long
 MAX_BATCHERS: Final = 1_024  # of queues used lately; idle ones beyond are forgotten
 ITEM_BYTES: Final = 16  # around a body on the wire, at most
 _DONE: Final = Done()
@@ -64,11 +70,43 @@ class _PerQueue(Generic[I, R]):
             await batcher.close()
 
 
+class Kinds:
+    """Which queues take plain calls only, as far as this client knows. Forgotten after a while: a queue may have been
+    deleted and made anew as another kind, and plain calls work on every kind."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._plain_until_s: dict[str, float] = {}
+
+    def plain(self, queue: str) -> bool:
+        until_s = self._plain_until_s.get(queue)
+        if until_s is None:
+            return False
+        if self._clock.elapsed_s() >= until_s:
+            del self._plain_until_s[queue]
+            return False
+        return True
+
+    def is_plain(self, queue: str) -> None:
+        if len(self._plain_until_s) >= MAX_BATCHERS:
+            self._plain_until_s.clear()
+        self._plain_until_s[queue] = self._clock.elapsed_s() + PLAIN_FOR_S
+
+    def learn(self, info: QueueInfo) -> QueueInfo:
+        if info.kind == "work":
+            self._plain_until_s.pop(info.name, None)
+        else:
+            self.is_plain(info.name)
+        return info
+
+
 class Puts:
-    def __init__(self, service: PatientService) -> None:
+    def __init__(self, service: PatientService, kinds: Kinds) -> None:
         self._service = service
+        self._kinds = kinds
         self._plain: _PerQueue[Item, Put | Problem] = _PerQueue(self._block)
         self._single: _PerQueue[NewMessage, Put | Problem] = _PerQueue(self._one_by_one)
+        self._unkeyed: _PerQueue[NewMessage, Put | Problem] = _PerQueue(self._one_by_one)
 
     async def plain(self, queue: str, items: list[Item], sizes: list[int]) -> list[Put | Problem]:
         """Messages without a key."""
@@ -77,27 +115,33 @@ class Puts:
     async def mixed(self, queue: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
         """Keyed puts may be repeated freely, others not: they never share a request."""
         results: list[Put | Problem | None] = [None] * len(messages)
-        plain = [index for index, message in enumerate(messages) if message.key is None]
-        items = [as_item(messages[index]) for index in plain]  # first: a wrong delay is said before anything is put
-        keyed = [index for index, message in enumerate(messages) if message.key is not None]
-        if keyed:
-            chosen = [messages[index] for index in keyed]
-            sizes = [item_bytes(message.body, message.attributes) for message in chosen]
-            for index, result in zip(keyed, await self._single.of(queue).submit(chosen, sizes), strict=True):
-                results[index] = result
-        if plain:
+        whole = self._kinds.plain(queue) or any(message.due is not None for message in messages)
+        blocks = [] if whole else [index for index, message in enumerate(messages) if message.key is None]
+        items = [as_item(messages[index]) for index in blocks]  # first: a wrong delay is said before anything is put
+        for lane, keyed in ((self._single, True), (self._unkeyed, False)):
+            chosen = [at for at, each in enumerate(messages) if (each.key is not None) == keyed and (keyed or whole)]
+            if chosen:
+                some = [messages[index] for index in chosen]
+                sizes = [item_bytes(message.body, message.attributes) for message in some]
+                for index, result in zip(chosen, await lane.of(queue).submit(some, sizes), strict=True):
+                    results[index] = result
+        if blocks:
             sizes = [item_bytes(item[0], item[1]) for item in items]
-            for index, result in zip(plain, await self.plain(queue, items, sizes), strict=True):
+            for index, result in zip(blocks, await self.plain(queue, items, sizes), strict=True):
                 results[index] = result
         return results  # type: ignore[return-value]  # all are filled now
 
     async def _block(self, queue: str, items: list[Item]) -> list[Put | Problem]:
+        if self._kinds.plain(queue):
+            return await self._one_by_one(queue, [as_message(item) for item in items])
         try:
             runs = await self._service.put_block(queue, msgspec.msgpack.encode(items))
         except Invalid as error:
-            if len(items) == 1:
+            if isinstance(error, WrongKind):
+                self._kinds.is_plain(queue)
+            elif len(items) == 1:
                 return [Problem.of(error)]
-            return await self._one_by_one(queue, [NewMessage(raw, more or {}, ms / 1000) for raw, more, ms in items])
+            return await self._one_by_one(queue, [as_message(item) for item in items])
         except CapelliniError as error:
             return [Problem.of(error)] * len(items)
         return [Put(str(id)) for first, count in runs for id in range(first, first + count)]
@@ -111,6 +155,12 @@ class Puts:
     async def close(self) -> None:
         await self._plain.close()
         await self._single.close()
+        await self._unkeyed.close()
+
+
+def as_message(item: Item) -> NewMessage:
+    body, attributes, delay_ms = item
+    return NewMessage(body, attributes or {}, delay_ms / 1000)
 
 
 def as_item(message: NewMessage) -> Item:
@@ -119,8 +169,10 @@ def as_item(message: NewMessage) -> Item:
 
 def delay_ms(delay_s: float) -> int:
     """Raises Invalid when out of range."""
-    if not 0 <= delay_s <= MAX_DELAY_S:
-        raise Invalid(f"delay_s goes from 0 to {MAX_DELAY_S:g}, not {delay_s!r}")
+    if not isinstance(delay_s, int | float):
+        raise Invalid(f"delay_s is a number of seconds, not {delay_s!r}")
+    if not 0 <= delay_s <= MAX_DUE_S:  # a work queue takes less, and says so
+        raise Invalid(f"delay_s goes from 0 to {MAX_DUE_S:.15g}, not {delay_s!r}")
     return round(delay_s * 1000)
 
 
@@ -136,13 +188,14 @@ class Acks:
         return await self._lanes.of(queue).submit(messages)
 
     async def _send(self, queue: str, messages: list[Held[Any] | str]) -> list[Done | Problem]:
-        texts = [message for message in messages if isinstance(message, str)]
+        single = [_single_receipt(message) for message in messages]
+        texts = [text for text in single if text is not None]
         results: list[Done | Problem] = [_DONE] * len(messages)
         if len(texts) < len(messages):
             await self._parcels(queue, messages, results)
         if texts:
             answers = await self._receipts(queue, texts)
-            places = (index for index, message in enumerate(messages) if isinstance(message, str))
+            places = (index for index, text in enumerate(single) if text is not None)
             for index, answer in zip(places, answers, strict=True):
                 results[index] = answer
         return results
@@ -156,7 +209,7 @@ class Acks:
     async def _parcels(self, queue: str, messages: list[Held[Any] | str], results: list[Done | Problem]) -> None:
         origins: dict[Origin, list[int]] = {}  # to the indexes of its messages in the parcel
         for message in messages:
-            if not isinstance(message, str):
+            if not isinstance(message, str) and message._origin.parcel is not None:
                 origins.setdefault(message._origin, []).append(message._index)
         acks = [_parcel_ack(origin, indexes) for origin, indexes in origins.items()]
         try:
@@ -181,12 +234,20 @@ class Acks:
         await self._lanes.close()
 
 
+def _single_receipt(message: Held[Any] | str) -> str | None:
+    """The receipt that it is acked by; None: it is acked with its parcel."""
+    if isinstance(message, str):
+        return message
+    return message.receipt if message._origin.parcel is None else None
+
+
 def _covered(ranges: Sequence[tuple[int, int]]) -> set[int]:
     return {index for offset, count in ranges for index in range(offset, offset + count)}
 
 
 def _parcel_ack(origin: Origin, indexes: list[int]) -> ParcelAck:
     parcel = origin.parcel
+    assert parcel is not None
     ranges = ranges_of(indexes)
     return ParcelAck(parcel.generation, parcel.first, parcel.count, parcel.version, parcel.code, ranges)
 

@@ -5,6 +5,8 @@ straight into a message object; what all of a parcel share is kept once, in its 
 made only when asked for. So a message costs one object, whatever the rate.
 
     Parcel (wire) ──▶ Origin ◀── Held, Held, Held ...    each with its index in the parcel
+
+Queues of other kinds answer with deliveries, one by one. Those of one answer share an Origin that keeps them.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from capellini.client.codecs import Codec
+from capellini.model.message import Delivery
 from capellini.model.receipts import receipts_of
 from capellini.model.service import Parcel
 
@@ -26,7 +29,7 @@ H = TypeVar("H", bound="Held[Any]")
 class Origin:
     """What all messages of one parcel share."""
 
-    def __init__(self, queue: str, parcel: Parcel, client: Any, codec: Codec[Any] | None) -> None:
+    def __init__(self, queue: str, parcel: Parcel | None, client: Any, codec: Codec[Any] | None) -> None:
         self.queue = queue
         self.parcel = parcel
         self.client = client
@@ -34,8 +37,53 @@ class Origin:
 
     @cached_property
     def receipts(self) -> list[str]:
-        parcel = self.parcel
+        parcel = self._whole
         return receipts_of(parcel.generation, parcel.first, parcel.count, parcel.version, parcel.code)
+
+    @property
+    def _whole(self) -> Parcel:
+        assert self.parcel is not None
+        return self.parcel
+
+    @property
+    def entries(self) -> msgspec.Raw:
+        return self._whole.entries
+
+    def id(self, index: int) -> str:
+        return str(self._whole.first + index)
+
+    def deliveries(self, index: int) -> int:
+        return self._whole.version
+
+    def put_at(self, index: int) -> float:
+        return self._whole.put_at_ms / 1000
+
+    def visible_at(self, index: int) -> float:
+        return self._whole.visible_at_ms / 1000
+
+
+class Deliveries(Origin):
+    """What a queue without parcels handed out in one answer."""
+
+    def __init__(self, queue: str, found: list[Delivery], client: Any, codec: Codec[Any] | None) -> None:
+        super().__init__(queue, None, client, codec)
+        self.found = found
+
+    @cached_property
+    def receipts(self) -> list[str]:
+        return [each.receipt for each in self.found]
+
+    def id(self, index: int) -> str:
+        return self.found[index].id
+
+    def deliveries(self, index: int) -> int:
+        return self.found[index].deliveries
+
+    def put_at(self, index: int) -> float:
+        return self.found[index].put_at
+
+    def visible_at(self, index: int) -> float:
+        return self.found[index].visible_at
 
 
 class Held(msgspec.Struct, Generic[T], array_like=True, gc=False, eq=False):
@@ -64,7 +112,7 @@ class Held(msgspec.Struct, Generic[T], array_like=True, gc=False, eq=False):
 
     @property
     def id(self) -> str:
-        return str(self._origin.parcel.first + self._index)
+        return self._origin.id(self._index)  # type: ignore[no-any-return]
 
     @property
     def receipt(self) -> str:
@@ -80,17 +128,17 @@ class Held(msgspec.Struct, Generic[T], array_like=True, gc=False, eq=False):
     @property
     def deliveries(self) -> int:
         """How often it was delivered, this one included."""
-        return self._origin.parcel.version  # type: ignore[no-any-return]
+        return self._origin.deliveries(self._index)  # type: ignore[no-any-return]
 
     @property
     def put_at(self) -> float:
         """Seconds since 1970."""
-        return self._origin.parcel.put_at_ms / 1000  # type: ignore[no-any-return]
+        return self._origin.put_at(self._index)  # type: ignore[no-any-return]
 
     @property
     def visible_at(self) -> float:
         """When it is offered to others, unless acked, nacked or extended before: as it was at the delivery."""
-        return self._origin.parcel.visible_at_ms / 1000  # type: ignore[no-any-return]
+        return self._origin.visible_at(self._index)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<message {self.id} of {self.queue!r}, {len(self.raw)} bytes, delivery {self.deliveries}>"
@@ -101,7 +149,10 @@ def unpacker(kind: type[H]) -> Callable[[Origin], list[H]]:
     decode: Callable[[msgspec.Raw], list[H]] = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]
 
     def unpack(origin: Origin) -> list[H]:
-        messages = decode(origin.parcel.entries)
+        if isinstance(origin, Deliveries):
+            messages = [kind(each.body, each.attributes or None) for each in origin.found]
+        else:
+            messages = decode(origin.entries)
         for index, message in enumerate(messages):
             message._origin = origin
             message._index = index

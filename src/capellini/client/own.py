@@ -1,7 +1,8 @@
 """No server: the library drives the store itself, with a broker in this process.
 
 Work queues need nothing more: they are connectionless, and what a broker keeps in memory is only what makes it
-fast. Any number of processes and nodes may do so on one keyspace at the same time.
+fast. Any number of processes and nodes may do so on one keyspace at the same time. Timed queues need nodes that hold
+their shards, and can be reached: on Cassandra `capellini serve`, in a folder whoever owns it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from capellini.client.peers import HttpPeers
 from capellini.client.relay import Relay
 from capellini.model.address import CassandraAddress, RocksAddress
 from capellini.model.clock import RealClock
@@ -20,6 +22,9 @@ from capellini.model.service import Service
 from capellini.node.broker import Broker
 from capellini.node.counting import CounterKeeper
 from capellini.node.maintenance import Maintenance
+from capellini.node.peering import Peering
+from capellini.node.statistics import CountedEvents
+from capellini.node.timekeeping import Timekeeping
 from capellini.store.interface import Store
 from capellini.store.opening import open_store
 
@@ -32,10 +37,12 @@ class OwnNode:
 
     def __init__(self, store: Store, broker: Broker, maintenance: Maintenance) -> None:
         self.store = store
-        self.broker = broker
         self._maintenance = maintenance
-        self._keeper = CounterKeeper(store, RealClock(), random.Random())
-        broker.counters = self._keeper.counters
+        peers = None if store.alone else HttpPeers(Peering(store, broker.clock, broker.random, maintenance.watcher))
+        self._timekeeping = Timekeeping(broker, maintenance, peers, holds=store.alone)  # others cannot reach us here
+        self.service = self._timekeeping.service
+        self._keeper = CounterKeeper(broker, random.Random())
+        self._keeper.start()
         self._maintaining = False
         self._later: asyncio.TimerHandle | None = None
 
@@ -46,8 +53,9 @@ class OwnNode:
         store = await open_store(address, clock=clock)
         alone = isinstance(address, RocksAddress)
         name = "folder" if alone else f"client-{secrets.token_hex(6)}"
-        broker = Broker(store, clock, chance, name)
+        broker = Broker(store, clock, chance, name, CountedEvents(clock))
         node = cls(store, broker, Maintenance(store, clock, chance, broker, alone=alone))
+        node._timekeeping.start()
         if alone:
             node._maintain()
         else:
@@ -57,16 +65,17 @@ class OwnNode:
     def _maintain(self) -> None:
         self._maintaining = True
         self._maintenance.start()
-        self._keeper.start()
+        self._keeper.start_sweeping()
 
     async def close(self) -> None:
         if self._later is not None:
             self._later.cancel()
         try:
-            await self._keeper.stop()
+            await self._timekeeping.stop()
             if self._maintaining:
                 await self._maintenance.stop()
-            await self.broker.close()
+            await self.service.close()
+            await self._keeper.stop()  # last: what was finished just now counts as well
         finally:
             await self.store.close()
 
@@ -81,7 +90,7 @@ class OwnService(Relay):
         self._closed = False
 
     async def call(self, operation: str, do: Callable[[Service], Awaitable[R]]) -> R:
-        return await do((self._node or await self._open()).broker)
+        return await do((self._node or await self._open()).service)
 
     async def _open(self) -> OwnNode:
         async with self._opening:

@@ -21,10 +21,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from capellini.client.relay import Relay
+from capellini.client.scheduling import timed_of
 from capellini.model.clock import Chance, Clock
 from capellini.model.errors import CapelliniError, Stale, Unavailable, Unknown
 from capellini.model.message import NewMessage
 from capellini.model.service import Done, ExtendItem, NackItem, ParcelAck, Problem, Put, Service
+from capellini.model.timed import MoveItem
 
 R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741
@@ -73,6 +75,19 @@ COUNTER_RULES: Final[dict[str, Rule]] = {
 }
 
 
+TIMED_RULES: Final[dict[str, Rule]] = {
+    "cancel": Rule.DOUBTFUL,  # what is not found the second time may have been cancelled by the first
+    "move": Rule.FREELY,
+    "due_between": Rule.FREELY,
+    "shards": Rule.FREELY,
+    "stop_shard": Rule.FREELY,
+    "start_shard": Rule.FREELY,
+    "schedule": Rule.FREELY,
+    "schedules": Rule.FREELY,
+    "unschedule": Rule.DOUBTFUL,
+}
+
+
 class Patience(msgspec.Struct, frozen=True):
     total_s: float = 30.0  # from the first attempt on; a node restarts in less
     first_s: float = 0.05
@@ -87,7 +102,7 @@ class Patience(msgspec.Struct, frozen=True):
     def rule(self, operation: str) -> Rule:
         if self.retry_unknown_puts and operation in ("put", "put_block"):
             return Rule.FREELY
-        return COUNTER_RULES.get(operation) or RULES[operation]
+        return COUNTER_RULES.get(operation) or TIMED_RULES.get(operation) or RULES[operation]
 
 
 def may_repeat(rule: Rule, error: CapelliniError) -> bool:
@@ -147,6 +162,12 @@ class PatientService(Relay):
 
     async def extend(self, name: str, items: Sequence[ExtendItem]) -> list[Done | Problem]:
         return await self._items("extend", items, lambda some: self._behind.extend(name, some))
+
+    async def cancel(self, name: str, ids: Sequence[str]) -> list[Done | Problem]:
+        return await self._items("cancel", ids, lambda some: timed_of(self._behind).cancel(name, some))
+
+    async def move(self, name: str, items: Sequence[MoveItem]) -> list[Done | Problem]:
+        return await self._items("move", items, lambda some: timed_of(self._behind).move(name, some))
 
     async def _items(
         self, operation: str, items: Sequence[I], do: Callable[[Sequence[I]], Awaitable[list[V | Problem]]]

@@ -14,7 +14,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
@@ -74,6 +74,10 @@ class _Loop:
     def _turn(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:  # whoever waits for one in another thread must not wait for ever
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self.loop.close()
 
     @property
@@ -91,6 +95,8 @@ class _Loop:
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result(within_s)
+        except CancelledError:
+            raise Unavailable("this client was closed meanwhile: it may have been done") from None
         except BaseException:
             future.cancel()  # interrupted: nobody waits for it any more
             raise
@@ -206,6 +212,8 @@ class Client(Generic[T]):
                 if stop is not None:
                     loop.call_soon_threadsafe(ending.set)
                 return work.result()
+            except CancelledError:
+                raise Unavailable("this client was closed meanwhile") from None
             except KeyboardInterrupt:
                 loop.call_soon_threadsafe(ending.set)
                 work.result()

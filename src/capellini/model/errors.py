@@ -6,6 +6,7 @@ client, command line), so that a client can raise the same class that the node r
     CapelliniError
       Invalid              the request is wrong: nothing was changed, repeating it is pointless
         TooLarge           ... because something is larger than its limit
+        WrongKind          ... because the queue is of another kind
       NotFound             the queue (or message) does not exist
       Conflict             exists with other options, or changed meanwhile
       Stale                the receipt is of an earlier delivery, or the message is gone
@@ -49,6 +50,10 @@ class Invalid(CapelliniError):
 
 class TooLarge(Invalid):
     name = "too_large"
+
+
+class WrongKind(Invalid):
+    name = "wrong_kind"
 
 
 class NotFound(CapelliniError):

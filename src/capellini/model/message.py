@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
@@ -23,6 +24,7 @@ class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attributes: dict[str, str] = {}
     delay_s: float = 0.0
     key: str | None = None  # idempotency key: adds nothing twice within the queue's window
+    due: datetime | float | None = None  # timed queues: when it may be delivered (with a zone, or seconds since 1970)
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -68,6 +70,7 @@ class Peeked(msgspec.Struct, frozen=True):
     put_at: float
     deliveries: int
     visible_at: float | None = None
+    origin: str = ""  # of a dead letter: queue/generation/id that it had
 
 
 def attributes_problem(attributes: Mapping[str, str]) -> str | None:
@@ -87,7 +90,9 @@ def check_message(message: NewMessage, body_limit: int) -> None:
         raise TooLarge(f"the body has {len(message.body)} bytes; this queue takes at most {body_limit}")
     if message.attributes and (problem := attributes_problem(message.attributes)):
         raise Invalid(problem)
+    if message.due is not None:
+        raise Invalid("due is for timed queues: use delay_s, or create the queue with kind timed")
     if not 0 <= message.delay_s <= MAX_DELAY_S:
-        raise Invalid(f"delay_s goes from 0 to {MAX_DELAY_S:g}, not {message.delay_s!r}")
+        raise Invalid(f"delay_s goes from 0 to {MAX_DELAY_S:.15g}, not {message.delay_s!r}")
     if message.key is not None and not 1 <= len(message.key) <= MAX_KEY_CHARS:
         raise Invalid(f"key has 1 to {MAX_KEY_CHARS} characters, not {len(message.key)}")

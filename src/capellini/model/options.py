@@ -73,7 +73,25 @@ WORK: Final = (
     Option("body_limit", int, 262_144, 1, 4_194_304, True, "the largest body, in bytes"),
     Option("window_s", float, 3_600.0, 60, 604_800, True, "how long an idempotency key is remembered"),
 )
-KINDS: Final[dict[str, tuple[Option, ...]]] = {"work": WORK}
+_SHARED: Final = frozenset(
+    ("visibility_s", "delivery_limit", "dead_letters", "nack_delay_s", "nack_delay_most_s", "body_limit", "window_s")
+)
+TIMED: Final = (
+    Option("granularity", str, "hour", None, None, False, "the time that one partition holds: minute, hour or day"),
+    Option("shards", int, 4, 1, 256, True, "partitions side by side, each worked by one node; more for higher rates"),
+    Option(
+        "retention_s",
+        float,
+        2_592_000.0,
+        86_400,
+        31_536_000,
+        True,
+        "how long after its due a message that nobody took is kept at least",
+    ),
+    *(option for option in WORK if option.name in _SHARED),
+)
+GRANULARITIES: Final = ("minute", "hour", "day")
+KINDS: Final[dict[str, tuple[Option, ...]]] = {"work": WORK, "timed": TIMED}
 
 
 class WorkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +107,26 @@ class WorkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window_s: float = 3_600.0
 
 
+class TimedOptions(WorkOptions, frozen=True, forbid_unknown_fields=True):
+    """What timed queues share with work queues has the same names. There are no buckets, and no ids to repair."""
+
+    bucket_size: int = 0
+    granularity: str = "hour"
+    shards: int = 4
+    retention_s: float = 2_592_000.0
+
+
+OPTIONS: Final[dict[str, type[WorkOptions]]] = {"work": WorkOptions, "timed": TimedOptions}
+
+
+def given_options(kind: str, options: WorkOptions) -> dict[str, Any]:
+    """All options that this kind has, with their values."""
+    return {option.name: getattr(options, option.name) for option in KINDS[kind]}
+
+
 def check_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise Invalid(f"a queue's name is text, not {type(name).__name__}")
     if not NAME.fullmatch(name):
         raise Invalid(f"{name[:120]!r} is not a queue name: use {NAME_RULE}")
     return name
@@ -107,7 +144,9 @@ def options_of(kind: str, given: Mapping[str, Any]) -> WorkOptions:
         values[name] = _value(table[name], value)
     if values.get("dead_letters"):
         check_name(values["dead_letters"])
-    options = WorkOptions(**values)
+    if (granularity := values.get("granularity")) is not None and granularity not in GRANULARITIES:
+        raise Invalid(f"granularity is one of {', '.join(GRANULARITIES)}, not {granularity!r}")
+    options = OPTIONS[kind](**values)
     if options.delivery_limit and not options.dead_letters:
         raise Invalid("delivery_limit needs dead_letters: name the queue that receives what was delivered too often")
     return options
@@ -124,7 +163,7 @@ def _value(option: Option, value: Any) -> int | float | str:
     if option.type is str:
         return str(value)
     if not (option.least is None or option.most is None or option.least <= value <= option.most):  # also refuses nan
-        raise Invalid(f"{option.name} goes from {option.least:g} to {option.most:g}, not {value!r}")
+        raise Invalid(f"{option.name} goes from {option.least:.15g} to {option.most:.15g}, not {value!r}")
     return option.type(value)  # type: ignore[no-any-return]
 
 
@@ -133,7 +172,7 @@ _NOUN: Final = {int: "a whole number", float: "a number", str: "text"}
 
 def check_change(kind: str, before: WorkOptions, change: Mapping[str, Any]) -> WorkOptions:
     """The options after `change`. Raises Conflict for what cannot change once a queue exists."""
-    after = options_of(kind, {**msgspec.structs.asdict(before), **change})
+    after = options_of(kind, {**given_options(kind, before), **change})
     for option in KINDS[kind]:
         if not option.changeable and getattr(before, option.name) != getattr(after, option.name):
             raise Conflict(

@@ -18,6 +18,7 @@ from capellini.model.message import Delivery, NewMessage, Peeked
 
 if TYPE_CHECKING:
     from capellini.model.counters import CounterService
+    from capellini.model.scheduling import TimedService
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -45,8 +46,9 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """`exact` names the figures that are exact at the moment of reading; the others are estimates from a bounded
-    look."""
+    """How a queue is, and what happened in it since its generation began, on all nodes. `exact` names the figures that
+    are exact at the moment of reading; the others are estimates: from a bounded look, from sketches, or up to a second
+    behind what other nodes do."""
 
     ready: int
     in_flight: int
@@ -57,6 +59,17 @@ class Statistics(msgspec.Struct, frozen=True):
     gets_per_s: float
     acks_per_s: float
     exact: tuple[str, ...]
+    # Totals: messages, of confirmed calls
+    puts: int = 0  # duplicates of keys are none
+    bytes_put: int = 0  # as stored: bodies, attributes and a few bytes each
+    deliveries: int = 0
+    redeliveries: int = 0  # ... of which so many were not the first of their message
+    acks: int = 0
+    nacks: int = 0
+    dead_letters: int = 0  # moved there
+    producers: int = 0  # different ones, about
+    delivered_after_s: dict[str, float] = {}  # quantiles from put to first delivery, delays included; of samples
+    acked_after_s: dict[str, float] = {}  # ... and from delivery to ack
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -113,10 +126,9 @@ class BucketView(msgspec.Struct, frozen=True):
     first: int  # its first id
     size: int
     written: int
-    counts: dict[str, int]  # by state: ready, in_flight, delayed, acked, void, moving, unwritten
+    counts: dict[str, int]  # of the ids given out, by state: ready, in_flight, delayed, finished, unwritten ...
     next_visible_at: float | None
     listed: str  # open, over, gaps, done, unlisted, dropped
-    token: str | None
 
 
 class PointersView(msgspec.Struct, frozen=True):
@@ -145,6 +157,11 @@ class Service(ABC):
     store is away (nothing changed), Unknown when the outcome could not be learned."""
 
     counters: CounterService | None = None  # where there are some
+    timed: TimedService | None = None  # what timed queues have beyond these calls, where there are some
+
+    async def body_limit(self, name: str) -> int:
+        """How many bytes a body may have in this queue; what is larger is refused while it arrives."""
+        return int((await self.show(name)).options["body_limit"])
 
     @abstractmethod
     async def create(self, name: str, kind: str = "work", options: Mapping[str, Any] | None = None) -> QueueInfo:

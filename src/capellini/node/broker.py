@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from capellini.model.clock import Chance, Clock
-from capellini.model.errors import CapelliniError, Invalid, NotFound, Stale
+from capellini.model.errors import CapelliniError, Invalid, NotFound, WrongKind
 from capellini.model.message import (
     MAX_BATCH,
     MAX_DELAY_S,
@@ -28,7 +28,7 @@ from capellini.model.message import (
     check_message,
 )
 from capellini.model.options import WorkOptions
-from capellini.model.receipts import Receipt, code_of, parse_receipt, receipts_of
+from capellini.model.receipts import code_of, receipts_of
 from capellini.model.service import (
     BucketView,
     Done,
@@ -44,23 +44,25 @@ from capellini.model.service import (
     Service,
     Statistics,
 )
-from capellini.node.rates import Rate
+from capellini.node.calls import batch, in_range, with_living
+from capellini.node.holds import STALE, held_by, parcel_of
+from capellini.node.rates import Rates
+from capellini.node.statistics import CountedEvents, QueueStatistics, with_totals
 from capellini.queues.catalog import Catalog, QueueRecord
 from capellini.queues.events import Events
 from capellini.queues.work import pointers as pointing
-from capellini.queues.work.block import check, pack
+from capellini.queues.work.block import Packed, check, pack
+from capellini.queues.work.letters import PutMoved
 from capellini.queues.work.looking import Looking
 from capellini.queues.work.place import Gone, Place
 from capellini.queues.work.queue import Held, WorkQueue
-from capellini.queues.work.reading import Taken
 from capellini.queues.work.shelf import Room
 from capellini.store.interface import Store
 
 T = TypeVar("T")
+KIND: Final = "work"
 MAX_OPEN: Final = 5_000  # queues whose state a node keeps in memory
-GONE_TRIES: Final = 4  # generations that one call may meet while the queue is purged again and again
 _ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
-STALE: Final = Problem(Stale.name, "the receipt is of an earlier delivery, or the message is gone")
 
 
 class Broker(Service):
@@ -82,8 +84,10 @@ class Broker(Service):
         self.catalog = Catalog(store, clock, random)
         self.room = Room()
         self.open_queues: OrderedDict[tuple[str, int], WorkQueue] = OrderedDict()
-        self.rates: dict[str, dict[str, Rate]] = {}
+        self.rates = Rates()
+        self.totals: QueueStatistics | None = None  # see count_with
         self.repaired_by: Callable[[str], Awaitable[str | None]] | None = None  # set by maintenance
+        self.moved_elsewhere: PutMoved | None = None  # for queues of other kinds
 
     # Queues
 
@@ -91,11 +95,14 @@ class Broker(Service):
         return (await self.catalog.create(name, kind, options)).info()
 
     async def queues(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[QueueInfo]:
-        _in_range("limit", limit, 1, 1_000)
+        in_range("limit", limit, 1, 1_000)
         return [record.info() for record in await self.catalog.queues(prefix, after, limit)]
 
     async def show(self, name: str) -> QueueInfo:
         return (await self.catalog.show(name)).info()
+
+    async def body_limit(self, name: str) -> int:
+        return (await self.catalog.live(name)).options.body_limit
 
     async def change(self, name: str, options: Mapping[str, Any]) -> QueueInfo:
         return (await self.catalog.change(name, options)).info()
@@ -104,15 +111,26 @@ class Broker(Service):
         return (await self.catalog.pause(name, puts, gets)).info()
 
     async def purge(self, name: str) -> QueueInfo:
-        return (await self.catalog.purge(name)).info()
+        info = (await self.catalog.purge(name)).info()
+        self._wake(name)
+        return info
 
     async def delete(self, name: str) -> None:
         await self.catalog.delete(name)
+        self._wake(name)
+
+    def _wake(self, name: str) -> None:
+        """Gets that wait in a generation that is over look for the next one."""
+        for (queue, _), opened in self.open_queues.items():
+            if queue == name:
+                opened.place.woken()
 
     # Finding the queue
 
     def opened(self, record: QueueRecord) -> WorkQueue:
         """The queue's generation in this node, as the record describes it."""
+        if record.kind != KIND:
+            raise WrongKind(f"queue {record.name} is a {record.kind} queue: this is for {KIND} queues")
         key = (record.name, record.generation)
         queue = self.open_queues.get(key)
         if queue is None:
@@ -145,7 +163,7 @@ class Broker(Service):
                 raise Gone("this queue was deleted or purged")
             now.require_gets()
 
-        return WorkQueue(place, current, self._put_moved)
+        return WorkQueue(place, current, self.put_moved)
 
     def old_generation(self, name: str, generation: int, bucket_size: int) -> WorkQueue:
         """A generation that is over, to be cleared."""
@@ -154,32 +172,33 @@ class Broker(Service):
 
     async def _with(self, name: str, act: Callable[[QueueRecord, WorkQueue], Awaitable[T]]) -> T:
         """Do it with the queue's living generation; if that is over meanwhile, with the next."""
-        record = await self.catalog.live(name)
-        for _ in range(GONE_TRIES):
-            try:
-                return await act(record, self.opened(record))
-            except Gone:
-                self._forget(record)
-                before, record = record, await self.catalog.show(name)
-                if record.generation == before.generation:
-                    await self.clock.sleep(0.05)
-        raise NotFound(f"there is no queue {name}: it was deleted or purged meanwhile")
+        return await with_living(
+            self.catalog, self.clock, name, lambda record: act(record, self.opened(record)), self._forget
+        )
 
     def _forget(self, record: QueueRecord) -> None:
         queue = self.open_queues.pop((record.name, record.generation), None)
         if queue is not None:
             queue.place.shelf.clear()
 
-    def _count(self, name: str, what: str, count: int) -> None:
-        rates = self.rates.get(name)
-        if rates is None:
-            rates = self.rates[name] = {"puts": Rate(), "gets": Rate(), "acks": Rate()}
-        rates[what].add(count, self.clock.elapsed_s())
+    def count_with(self, statistics: QueueStatistics) -> None:
+        """From now on totals are kept."""
+        self.totals = statistics
+        if isinstance(self.events, CountedEvents):
+            self.events.statistics = statistics
+
+    async def clear_statistics(self, name: str, generation: int) -> None:
+        """Of a generation that is over everywhere."""
+        if self.totals is not None:
+            await self.totals.clear(name, generation)
+
+    def _rate(self, name: str, what: str, count: int) -> None:
+        self.rates.add(name, what, count, self.clock.elapsed_s())
 
     # Putting
 
     async def put(self, name: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
-        _batch("messages", len(messages))
+        batch("messages", len(messages))
 
         async def act(record: QueueRecord, queue: WorkQueue) -> list[Put | Problem]:
             record.require_puts()
@@ -194,13 +213,15 @@ class Broker(Service):
                 else:
                     (plain if message.key is None else keyed).append(index)
             if plain:
-                ids = await queue.put(pack([_entry(messages[index]) for index in plain]))
+                block = pack([_entry(messages[index]) for index in plain])
+                ids = await queue.put(block)
+                self._counted_puts(record, block)
                 numbers = [id for first, count in ids for id in range(first, first + count)]
                 for index, id in zip(plain, numbers, strict=True):
                     results[index] = Put(str(id))
             if keyed:
                 await asyncio.gather(*[self._put_keyed(name, messages[index], index, results) for index in keyed])
-            self._count(name, "puts", len(messages))
+            self._rate(name, "puts", len(messages))
             return [result for result in results if result is not None]
 
         return await self._with(name, act)
@@ -210,9 +231,15 @@ class Broker(Service):
         business."""
         key, packed = message.key, pack([_entry(message)])
         assert key is not None
+
+        async def act(record: QueueRecord, queue: WorkQueue) -> Put:
+            id, duplicate = await queue.put_once(key, packed)
+            if not duplicate:
+                self._counted_puts(record, packed)
+            return Put(str(id), duplicate)
+
         try:
-            id, duplicate = await self._with(name, lambda record, queue: queue.put_once(key, packed))
-            results[index] = Put(str(id), duplicate)
+            results[index] = await self._with(name, act)
         except CapelliniError as error:
             results[index] = Problem.of(error)
 
@@ -221,22 +248,39 @@ class Broker(Service):
             record.require_puts()
             packed = check(entries, record.options.body_limit)
             ids = await queue.put(packed)
-            self._count(name, "puts", packed.count)
+            self._counted_puts(record, packed)
+            self._rate(name, "puts", packed.count)
             return ids
 
         return await self._with(name, act)
 
-    async def _put_moved(self, target: str, key: str, entry: Entry) -> None:
+    def _counted_puts(self, record: QueueRecord, packed: Packed) -> None:
+        if self.totals is not None:
+            self.totals.put(record.name, record.generation, packed.count, len(packed.elements))
+
+    async def put_moved(self, target: str, key: str, entry: Entry) -> None:
+        """A move into `target`, once per key."""
         packed = pack([entry])
-        await self._with(target, lambda record, queue: queue.put_moved(key, packed))
+
+        async def act(record: QueueRecord, queue: WorkQueue) -> None:
+            came = await queue.put_moved(key, packed)
+            if came and self.totals is not None:
+                self.totals.moved_in(record.name, record.generation, len(packed.elements))
+
+        try:
+            await self._with(target, act)
+        except WrongKind:
+            if self.moved_elsewhere is None:
+                raise
+            await self.moved_elsewhere(target, key, entry)
 
     # Getting
 
     async def take(self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None) -> list[Parcel]:
-        _in_range("count", count, 1, MAX_BATCH)
-        _in_range("wait_s", wait_s, 0, MAX_WAIT_S)
+        in_range("count", count, 1, MAX_BATCH)
+        in_range("wait_s", wait_s, 0, MAX_WAIT_S)
         if visibility_s is not None:
-            _in_range("visibility_s", visibility_s, 0.1, MAX_VISIBILITY_S)
+            in_range("visibility_s", visibility_s, 0.1, MAX_VISIBILITY_S)
         deadline_s = self.clock.elapsed_s() + wait_s
 
         async def act(record: QueueRecord, queue: WorkQueue) -> list[Parcel]:
@@ -244,8 +288,10 @@ class Broker(Service):
             left_s = max(0.0, deadline_s - self.clock.elapsed_s())
             taken = await queue.take(count, left_s, visibility_s)
             if taken:
-                self._count(name, "gets", sum([one.count for one in taken]))
-            return [_parcel(record.generation, queue.place.secret, one) for one in taken]
+                self._rate(name, "gets", sum([one.count for one in taken]))
+                if self.totals is not None:
+                    self.totals.delivered(name, record.generation, taken)
+            return [parcel_of(record.generation, queue.place.secret, one) for one in taken]
 
         return await self._with(name, act)
 
@@ -272,20 +318,20 @@ class Broker(Service):
     # Holding
 
     async def ack(self, name: str, receipts: Sequence[str]) -> list[Done | Problem]:
-        _batch("receipts", len(receipts))
+        batch("receipts", len(receipts))
 
         async def act(record: QueueRecord, queue: WorkQueue) -> list[Done | Problem]:
-            held, results, places = _held(receipts, record, queue.place)
+            held, results, places = held_by(receipts, record, queue.place)
             acked = await queue.ack(held)
             for index, runs in zip(places, acked, strict=True):
                 results[index] = Done() if runs else STALE
-            self._count(name, "acks", sum([count for runs in acked for _, count in runs]))
+            self._counted_acks(record, sum([count for runs in acked for _, count in runs]), held)
             return _all(results)
 
         return await self._with(name, act)
 
     async def ack_parcels(self, name: str, acks: Sequence[ParcelAck]) -> list[list[tuple[int, int]]]:
-        _batch("parcels", len(acks))
+        batch("parcels", len(acks))
 
         async def act(record: QueueRecord, queue: WorkQueue) -> list[list[tuple[int, int]]]:
             place = queue.place
@@ -305,40 +351,48 @@ class Broker(Service):
             for index, runs in zip(of, await queue.ack(held), strict=True):
                 first = acks[index].first
                 results[index] += [(start - first, count) for start, count in runs]
-            self._count(name, "acks", sum([count for ranges in results for _, count in ranges]))
+            self._counted_acks(record, sum([count for ranges in results for _, count in ranges]), held)
             return results
 
         return await self._with(name, act)
 
+    def _counted_acks(self, record: QueueRecord, count: int, held: Sequence[Held]) -> None:
+        self._rate(record.name, "acks", count)
+        if self.totals is not None and count:
+            self.totals.acked(record.name, record.generation, count, held)
+
     async def nack(self, name: str, items: Sequence[NackItem]) -> list[Done | Problem]:
-        _batch("items", len(items))
+        batch("items", len(items))
 
         async def act(record: QueueRecord, queue: WorkQueue) -> list[Done | Problem]:
-            held, results, places = _held([item.receipt for item in items], record, queue.place)
+            held, results, places = held_by([item.receipt for item in items], record, queue.place)
             delays: list[float | None] = []
             for position, index in reversed(list(enumerate(places))):
                 delay = items[index].delay_s
                 if delay is not None and not 0 <= delay <= MAX_DELAY_S:
-                    results[index] = Problem(Invalid.name, f"delay_s goes from 0 to {MAX_DELAY_S:g}, not {delay!r}")
+                    results[index] = Problem(Invalid.name, f"delay_s goes from 0 to {MAX_DELAY_S:.15g}, not {delay!r}")
                     del held[position], places[position]
                 else:
                     delays.insert(0, delay)
-            for index, at_ms in zip(places, await queue.nack(held, delays), strict=True):
+            nacked = await queue.nack(held, delays)
+            for index, at_ms in zip(places, nacked, strict=True):
                 results[index] = STALE if at_ms is None else Done(at_ms / 1000)
+            if self.totals is not None:
+                self.totals.nacked(name, record.generation, sum([at_ms is not None for at_ms in nacked]))
             return _all(results)
 
         return await self._with(name, act)
 
     async def extend(self, name: str, items: Sequence[ExtendItem]) -> list[Done | Problem]:
-        _batch("items", len(items))
+        batch("items", len(items))
 
         async def act(record: QueueRecord, queue: WorkQueue) -> list[Done | Problem]:
-            held, results, places = _held([item.receipt for item in items], record, queue.place)
+            held, results, places = held_by([item.receipt for item in items], record, queue.place)
             seconds: list[float] = []
             for position, index in reversed(list(enumerate(places))):
                 visibility_s = items[index].visibility_s
                 if not 0.1 <= visibility_s <= MAX_VISIBILITY_S:
-                    says = f"visibility_s goes from 0.1 to {MAX_VISIBILITY_S:g}, not {visibility_s!r}"
+                    says = f"visibility_s goes from 0.1 to {MAX_VISIBILITY_S:.15g}, not {visibility_s!r}"
                     results[index] = Problem(Invalid.name, says)
                     del held[position], places[position]
                 else:
@@ -357,34 +411,36 @@ class Broker(Service):
         dead = 0
         if record.options.dead_letters:
             dead = len(await self.dead(name, MAX_BATCH))
-        now_s = self.clock.elapsed_s()
-        rates = self.rates.get(name, {})
-        oldest = counted.oldest_put_ms
-        return Statistics(
+        oldest, now_s = counted.oldest_put_ms, self.clock.elapsed_s()
+        found = Statistics(
             ready=counted.ready,
             in_flight=counted.in_flight,
             delayed=counted.delayed,
             dead=dead,
             oldest_age_s=None if oldest is None else max(0.0, self.clock.now_s() - oldest / 1000),
-            puts_per_s=rates["puts"].per_s(now_s) if rates else 0.0,
-            gets_per_s=rates["gets"].per_s(now_s) if rates else 0.0,
-            acks_per_s=rates["acks"].per_s(now_s) if rates else 0.0,
+            puts_per_s=self.rates.per_s(name, "puts", now_s),
+            gets_per_s=self.rates.per_s(name, "gets", now_s),
+            acks_per_s=self.rates.per_s(name, "acks", now_s),
             exact=("ready", "in_flight", "delayed", "oldest_age_s") if counted.exact else ("in_flight", "oldest_age_s"),
         )
+        if self.totals is None:
+            return found
+        totals, whole = await self.totals.totals(name, record.generation)
+        return with_totals(found, totals, exact=whole and self.store.alone)
 
     async def peek(self, name: str, count: int = 10, after: str = "") -> list[Peeked]:
-        _in_range("count", count, 1, MAX_BATCH)
+        in_range("count", count, 1, MAX_BATCH)
         record = await self.catalog.live(name)
         return await Looking(self.opened(record).place).peek(count, _id(after))
 
     async def dead(self, name: str, count: int = 100, after: str = "") -> list[Peeked]:
-        _in_range("count", count, 1, MAX_BATCH)
+        in_range("count", count, 1, MAX_BATCH)
         letters = await self._letters(name)
         return await Looking(self.opened(letters).place).peek(count, _id(after), origin=name)
 
     async def redrive(self, name: str, count: int | None = None) -> int:
         if count is not None:
-            _in_range("count", count, 1, 1_000_000_000)
+            in_range("count", count, 1, 1_000_000_000)
         return await self.opened(await self._letters(name)).redrive(name, count)
 
     async def _letters(self, name: str) -> QueueRecord:
@@ -394,7 +450,7 @@ class Broker(Service):
         return await self.catalog.live(record.options.dead_letters)
 
     async def buckets(self, name: str, limit: int = 100) -> list[BucketView]:
-        _in_range("limit", limit, 1, 1_000)
+        in_range("limit", limit, 1, 1_000)
         return await Looking(self.opened(await self.catalog.live(name)).place).buckets(limit)
 
     async def pointers(self, name: str) -> PointersView:
@@ -403,7 +459,7 @@ class Broker(Service):
         return await Looking(self.opened(record).place).pointers(repaired_by)
 
     async def move_repair(self, name: str, bucket: int) -> PointersView:
-        _in_range("repair", bucket, 0, 1 << 53)
+        in_range("repair", bucket, 0, 1 << 53)
         place = self.opened(await self.catalog.live(name)).place
         await place.pointers.change(lambda now: (pointing.back_to(now, bucket), None))
         return await self.pointers(name)
@@ -427,60 +483,8 @@ def _entry(message: NewMessage) -> Entry:
     return Entry(message.body, message.attributes or None, int(message.delay_s * 1000))
 
 
-def _parcel(generation: int, secret: bytes, taken: Taken) -> Parcel:
-    block = taken.block
-    entries = block.part(taken.first, taken.first + taken.count)
-    code = code_of(secret, generation, taken.first, taken.count, taken.version)
-    return Parcel(
-        generation, taken.first, taken.count, taken.version, code, block.put_at_ms, taken.until_ms, msgspec.Raw(entries)
-    )
-
-
-def _held(
-    receipts: Sequence[str], record: QueueRecord, place: Place
-) -> tuple[list[Held], list[Done | Problem | None], list[int]]:
-    """The holds that these receipts prove, a problem for each that proves none, and the place of each hold among the
-    receipts."""
-    held: list[Held] = []
-    results: list[Done | Problem | None] = [None] * len(receipts)
-    places: list[int] = []
-    codes: dict[tuple[int, int, int], bytes] = {}
-    for index, text in enumerate(receipts):
-        try:
-            receipt = parse_receipt(text)
-        except Invalid as error:
-            results[index] = Problem.of(error)
-            continue
-        if receipt.generation != record.generation:
-            results[index] = STALE
-        elif receipt.code != _code(codes, place, receipt):
-            results[index] = Problem(Invalid.name, "the receipt is not of this queue, or was altered")
-        else:
-            held.append(Held(receipt.id, 1, receipt.version))
-            places.append(index)
-    return held, results, places
-
-
-def _code(codes: dict[tuple[int, int, int], bytes], place: Place, receipt: Receipt) -> bytes:
-    key = (receipt.first, receipt.count, receipt.version)
-    code = codes.get(key)
-    if code is None:
-        code = codes[key] = code_of(place.secret, receipt.generation, *key)
-    return code
-
-
 def _all(results: list[Done | Problem | None]) -> list[Done | Problem]:
     return [result for result in results if result is not None]
-
-
-def _batch(what: str, count: int) -> None:
-    if not 1 <= count <= MAX_BATCH:
-        raise Invalid(f"a call takes 1 to {MAX_BATCH} {what}, not {count}")
-
-
-def _in_range(what: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise Invalid(f"{what} goes from {least:g} to {most:g}, not {value!r}")
 
 
 def _id(text: str, required: bool = False) -> int:

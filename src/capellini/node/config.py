@@ -17,15 +17,18 @@ from urllib.parse import quote
 
 import msgspec
 
+from capellini.counters.times import Times, check_times
 from capellini.model.address import Address, NodeAddress, parse
 from capellini.model.errors import Invalid
 from capellini.node.settings import PREFIX, TABLE, Setting, Settings
 
 DEFAULT_STORE: Final = "rocks:data"
+TIMES: Final = "counter_"  # what the names of counters' times begin with
 NOT_SETTINGS: Final = frozenset((f"{PREFIX}AT", f"{PREFIX}CONFIG"))  # of the command line
 _CASSANDRA_ONLY: Final = (
     "contact_points", "keyspace", "username", "password", "use_ssl", "ssl_ca", "data_center", "replication",
 )  # fmt: skip
+_ANYWHERE: Final = ("0.0.0.0", "::")  # to listen on, and no address to call
 _TYPES: Final = get_type_hints(Settings)
 _NOUN: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -81,8 +84,9 @@ def _value(setting: Setting, value: Any, place: str) -> Any:
 
 
 def _check_together(settings: Settings, given: set[str]) -> None:
-    listen_of(settings)
+    announced(settings, listen_of(settings)[1])
     address_of(settings)
+    times_of(settings)
     if settings.store and "contact_points" in given:
         raise Invalid("store and contact_points both say where messages are kept: give one of them")
     if not settings.contact_points:
@@ -97,11 +101,39 @@ def _check_together(settings: Settings, given: set[str]) -> None:
         raise Invalid(f"events is none, memory or file:PATH, not {settings.events!r}")
 
 
+def times_of(settings: Settings) -> Times:
+    """The times of counters. How late a store may bring writes is known when it is open: none of it here. Raises
+    Invalid."""
+    times = Times(
+        life_s=settings.counter_life_s,
+        last_s=settings.counter_last_s,
+        grace_s=settings.counter_grace_s,
+        max_skew_s=settings.counter_max_skew_s,
+        hint_window_s=0.0,
+    )
+    return check_times(times, TIMES)
+
+
 def listen_of(settings: Settings) -> tuple[str, int]:
-    host, colon, port = settings.listen.rpartition(":")
+    return _host_and_port("listen", settings.listen)
+
+
+def _host_and_port(name: str, text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65_535:
-        raise Invalid(f"listen is HOST:PORT, not {settings.listen!r}")
+        raise Invalid(f"{name} is HOST:PORT, not {text!r}")
     return host.strip("[]"), int(port)
+
+
+def announced(settings: Settings, port: int) -> str:
+    """Where other nodes reach this one, which listens on that port. Raises Invalid."""
+    if settings.announce:
+        _host_and_port("announce", settings.announce)
+        return settings.announce
+    host = listen_of(settings)[0]
+    if host in _ANYWHERE:
+        host = socket.gethostname()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def address_of(settings: Settings) -> Address:

@@ -11,13 +11,14 @@ stalls in the middle does no harm when it wakes, since every step is a compare-a
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, runtime_checkable
 
 from capellini.model.clock import Chance, Clock
 from capellini.model.errors import CapelliniError, Conflict, StoreError
-from capellini.node.broker import Broker
+from capellini.node.background import Background
+from capellini.node.broker import KIND, Broker
 from capellini.queues.assignments import Assignments
 from capellini.queues.catalog import QueueRecord
 from capellini.queues.lease import Lease, Watcher
@@ -58,18 +59,16 @@ class Maintenance:
         self._records: dict[str, QueueRecord] = {}
         self._next_s: dict[str, float] = {}
         self._swept_s = 0.0
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background(self._turns)
+        self.clear_timed: Callable[[str, int], Awaitable[bool]] | None = None  # set by timekeeping
         broker.repaired_by = self._repaired_by
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._turns())
+        self._background.start()
 
     async def stop(self) -> None:
         """Give everything back: others may take over at once."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._background.stop()
         try:
             await self.lease.stop()
         except StoreError as error:
@@ -105,7 +104,8 @@ class Maintenance:
         for node in self.watcher.silent():
             if node != self.lease.node:
                 await self.watcher.end(node)
-        self._records = {f"queue:{record.name}": record for record in await self._all_queues()}
+        queues = await self._all_queues()
+        self._records = {f"queue:{record.name}": record for record in queues if record.kind == KIND}
         taken, give_up = await self.assignments.turn([*self._records, LEFTOVERS])
         self.owned |= set(taken)
         for item in give_up:
@@ -139,10 +139,15 @@ class Maintenance:
 
     async def _clear(self) -> None:
         for name, generation, bucket_size in await self._broker.catalog.leftovers():
-            queue = self._broker.old_generation(name, generation, bucket_size)
-            if await queue.repair.clear():
+            if await self._cleared(name, generation, bucket_size):
+                await self._broker.clear_statistics(name, generation)
                 await self._broker.catalog.cleared(name, generation)
                 log.info("what generation %d of %s left is cleared", generation, name)
+
+    async def _cleared(self, name: str, generation: int, bucket_size: int) -> bool:
+        if bucket_size:
+            return await self._broker.old_generation(name, generation, bucket_size).repair.clear()
+        return self.clear_timed is not None and await self.clear_timed(name, generation)  # it had no buckets
 
     async def _sweep(self) -> None:
         now_s = self._clock.elapsed_s()

@@ -1,6 +1,6 @@
 """A node: an open store, the service on it, maintenance beside it, and a watch over its own condition.
 
-    settings ──▶ store ──▶ broker (the service) + maintenance (leases, repair)
+    settings ──▶ store ──▶ broker (queues) + maintenance (leases, repair) + timekeeping (timed shards, schedules)
                    └── looked at once a second ──▶ condition ──▶ whoever listens: the API's gate and readiness
 
 The API is above: `api.serving` runs a node and a server together.
@@ -18,59 +18,107 @@ from typing import Final
 
 import msgspec
 
+from capellini.counters.times import Times, check_times
 from capellini.model.address import Address, CassandraAddress, RocksAddress
 from capellini.model.clock import Chance, Clock, RealClock
-from capellini.model.errors import CannotOpen, CapelliniError, Full
+from capellini.model.errors import CannotOpen, CapelliniError, Full, Unavailable
+from capellini.node import cluster
+from capellini.node.background import Background
 from capellini.node.broker import Broker
 from capellini.node.condition import Condition
-from capellini.node.config import address_of, name_of
+from capellini.node.config import TIMES as PREFIX
+from capellini.node.config import address_of, announced, listen_of, name_of, times_of
 from capellini.node.counting import CounterKeeper
 from capellini.node.maintenance import Maintenance
+from capellini.node.peering import Peering
 from capellini.node.settings import Settings
-from capellini.queues.events import Events, FileSink, MemorySink, Sink
-from capellini.store.interface import Level, Store
+from capellini.node.statistics import CountedEvents
+from capellini.node.timekeeping import Timekeeping
+from capellini.queues.events import FileSink, MemorySink, Sink
+from capellini.queues.timed.peers import Peers
+from capellini.queues.work.place import Gone
+from capellini.store.interface import Store
 from capellini.store.opening import open_store
 
 log = logging.getLogger("capellini.node")
 
+PeersOf = Callable[[Peering], Peers]  # how other nodes are reached, from above: HTTP is no business of this layer
+FLUSH_EVENTS_S: Final = 1.0
+MEMORY_EVENTS: Final = 100_000  # the last so many, some 30 MB
 CHECK_EVERY_S: Final = 1.0
 CHECK_TIMEOUT_S: Final = 5.0  # a store that takes longer to say that it is well is not
 
 
 class Node:
     def __init__(
-        self, settings: Settings, store: Store, broker: Broker, maintenance: Maintenance, clock: Clock
+        self,
+        settings: Settings,
+        store: Store,
+        broker: Broker,
+        maintenance: Maintenance,
+        clock: Clock,
+        times: Times | None = None,
+        peers_of: PeersOf | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
-        self.service = broker
         self.condition = Condition()
         self._maintenance = maintenance
+        self._peering = Peering(store, clock, broker.random, maintenance.watcher)
+        peers = None if peers_of is None or store.alone else peers_of(self._peering)
+        self.timekeeping = Timekeeping(broker, maintenance, peers)
+        self.service = self.timekeeping.service
         self._clock = clock
-        self._keeper = CounterKeeper(store, clock, random.Random())
-        broker.counters = self._keeper.counters
+        self._keeper = CounterKeeper(broker, random.Random(), times)
         self._listeners: list[Callable[[Condition], None]] = []
-        self._watch: asyncio.Task[None] | None = None
+        self._watch = Background(self._watching)
+        self._events = broker.events
+        self._flush = Background(self._flushing)
 
     @classmethod
-    async def open(cls, settings: Settings, clock: Clock | None = None, chance: Chance | None = None) -> Node:
-        """Opens the store, starts maintenance and the watch. Raises CannotOpen, Invalid or Unavailable."""
+    async def open(
+        cls,
+        settings: Settings,
+        clock: Clock | None = None,
+        chance: Chance | None = None,
+        peers_of: PeersOf | None = None,
+        begin: bool = True,
+    ) -> Node:
+        """Opens the store, starts maintenance and the watch. `begin`: at once, not when it is known where others reach
+        it. Raises CannotOpen, Invalid or Unavailable."""
         clock = clock or RealClock()
         address = address_of(settings)
         sink = sink_of(settings)
-        await _check_cluster_name(settings, address, clock)
+        times = await _times(settings, address, clock)
         store = await open_store(address, clock=clock)
         try:
             broker, maintenance = _service(settings, address, store, clock, chance or random.SystemRandom(), sink)
-            node = cls(settings, store, broker, maintenance, clock)
+            node = cls(settings, store, broker, maintenance, clock, times, peers_of)
             await node.look()
         except BaseException:
             await store.close()
             raise
-        maintenance.start()
-        node._keeper.start()
-        node._watch = asyncio.get_running_loop().create_task(node._watching())
+        if begin:
+            node.begin(announced(settings, listen_of(settings)[1]))
         return node
+
+    def begin(self, address: str) -> None:
+        """Act from now on; other nodes reach this one at that address."""
+        self._maintenance.lease.address = address
+        self._maintenance.start()
+        self.timekeeping.start()
+        self._keeper.start()
+        self._keeper.start_sweeping()
+        self._watch.start()
+        self._flush.start()
+
+    async def serve_peer(self, queue: str, operation: str, envelope: bytes) -> bytes:
+        """What another node asks. Raises Invalid for who is none."""
+        payload = await self._peering.unseal(queue, operation, envelope)
+        try:
+            return await self.timekeeping.keeper.serve(queue, operation, payload)
+        except Gone as error:
+            raise Unavailable(f"{queue}: {error.says}") from error
 
     def subscribe(self, listener: Callable[[Condition], None]) -> None:
         """Called at once, and whenever the condition changes."""
@@ -88,13 +136,13 @@ class Node:
 
     async def close(self) -> None:
         """Finish what was begun and give back what is owned."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._watch.stop()
+        await self._flush.stop()
         try:
-            await self._keeper.stop()
+            await self.timekeeping.stop()
             await self._maintenance.stop()
             await self.service.close()
+            await self._keeper.stop()  # last: what was finished just now counts as well
         finally:
             await self.store.close()
 
@@ -102,6 +150,12 @@ class Node:
         while True:
             await self._clock.sleep(CHECK_EVERY_S)
             await self.look()
+
+    async def _flushing(self) -> None:
+        """A killed node takes at most the last second's events with it."""
+        while True:
+            await self._clock.sleep(FLUSH_EVENTS_S)
+            self._events.flush()
 
     def _set(self, condition: Condition) -> None:
         before, self.condition = self.condition, condition
@@ -141,7 +195,7 @@ def sink_of(settings: Settings) -> Sink | None:
     if settings.events == "none":
         return None
     if settings.events == "memory":
-        return MemorySink()
+        return MemorySink(MEMORY_EVENTS)
     path = Path(settings.events.removeprefix("file:"))
     try:
         return FileSink(path)
@@ -153,22 +207,18 @@ def _service(
     settings: Settings, address: Address, store: Store, clock: Clock, chance: Chance, sink: Sink | None
 ) -> tuple[Broker, Maintenance]:
     name = name_of(settings)
-    events = Events(clock, name, secrets.token_hex(8), sink)
+    events = CountedEvents(clock, name, secrets.token_hex(8), sink)
     broker = Broker(store, clock, chance, name, events, settings.max_skew_s)
     alone = isinstance(address, RocksAddress)
-    return broker, Maintenance(store, clock, chance, broker, address=settings.listen, alone=alone)
+    return broker, Maintenance(store, clock, chance, broker, alone=alone)
 
 
-async def _check_cluster_name(settings: Settings, address: Address, clock: Clock) -> None:
-    """Raises CannotOpen when this is another cluster than the one meant: before anything is created in it."""
-    if not settings.cluster_name or not isinstance(address, CassandraAddress):
-        return
-    from capellini.store.cassandra_session import Session
-
-    session = await Session.connect(address, clock)
-    try:
-        found = (await session.read("SELECT cluster_name FROM system.local", [], Level.ONE))[0][0]
-    finally:
-        await session.close()
-    if found != settings.cluster_name:
-        raise CannotOpen(f"the Cassandra cluster is called {found!r}, not {settings.cluster_name!r}: see cluster_name")
+async def _times(settings: Settings, address: Address, clock: Clock) -> Times:
+    """The times of counters, checked against the cluster; that it is the one that is meant is checked first. Raises
+    CannotOpen or Invalid, before anything is created in it."""
+    times = times_of(settings)
+    if not isinstance(address, CassandraAddress):
+        return times
+    found = await cluster.ask(address, clock)
+    cluster.check_name(found, settings.cluster_name)
+    return check_times(msgspec.structs.replace(times, hint_window_s=found.hint_window_s), PREFIX)

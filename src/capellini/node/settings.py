@@ -16,6 +16,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: str = ""
     listen: str = "127.0.0.1:7411"
     node: str = ""
+    announce: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     events: str = "none"
@@ -37,6 +38,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_skew_s: float = 0.5
     drain_s: float = 0.0
     shutdown_s: float = 10.0
+    counter_life_s: float = 86_400.0
+    counter_last_s: float = 3_600.0
+    counter_grace_s: float = 86_400.0
+    counter_max_skew_s: float = 7_200.0
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -59,6 +64,7 @@ TABLE: Final = (
                      "contact_points say otherwise"),
     Setting("listen", "HOST:PORT to listen on; port 0 picks a free one"),
     Setting("node", "this node's name, unlike that of any other node on the store; host name and port unless set"),
+    Setting("announce", "HOST:PORT where the other nodes reach this one; where it listens, unless set"),
     Setting("log_level", "how much is logged: debug, info, warning or error; debug has a line per operation"),
     Setting("log_format", "how: text for people, json for programs"),
     Setting("events", "where life-cycle events go: none, memory or file:PATH"),
@@ -80,4 +86,10 @@ TABLE: Final = (
     Setting("max_skew_s", "how far the clocks of store and node may be apart before the node goes unready", 0.0, 1.0),
     Setting("drain_s", "how long acks are still taken after the signal to stop, and then no more", 0, 3_600),
     Setting("shutdown_s", "how long requests that were begun may take at the end, before they are cut off", 0, 3_600),
+    Setting("counter_life_s", "how long a mutator of a counter lives; at least twice counter_last_s", 40, 315_360_000),
+    Setting("counter_last_s", "with less than this left a mutator takes no update", 20, 315_360_000),
+    Setting("counter_grace_s", "how long after its end a mutator's shard is collected; at least Cassandra's "
+                               "max_hint_window plus twice counter_max_skew_s", 0, 315_360_000),
+    Setting("counter_max_skew_s", "how far clocks may be from the true time before counters are not collected", 0,
+            315_360_000),
 )  # fmt: skip

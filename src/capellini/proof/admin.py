@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from capellini.model.message import NewMessage
@@ -46,7 +46,7 @@ class Admin:
         while not (await self._do("pause", queue, lambda service: service.pause(queue, False, False))).good:
             await asyncio.sleep(0.2)
 
-    async def _do(self, op: str, queue: str, act: Callable[[Service], Awaitable[T]], **asked: Any) -> Call:
+    async def _do(self, op: str, queue: str, act: Callable[[Service], Coroutine[Any, Any, T]], **asked: Any) -> Call:
         call, _ = await self._nodes.call("admin", op, queue, act, **asked)
         return call
 
@@ -79,7 +79,7 @@ class Admin:
         await self._do("move_repair", queue, lambda service: service.move_repair(queue, self._chance.randrange(3)))
 
     async def _look(self, queue: str) -> None:
-        looks: list[Callable[[Service], Awaitable[object]]] = [
+        looks: list[Callable[[Service], Coroutine[Any, Any, object]]] = [
             lambda service: service.statistics(queue),
             lambda service: service.peek(queue),
             lambda service: service.buckets(queue),
@@ -92,7 +92,7 @@ class Admin:
     async def _bad(self, queue: str) -> None:
         self._nonsense += 1
         body = f"bad.{self._nonsense}".encode()
-        requests: list[tuple[str, str, Callable[[Service], Awaitable[Any]], Sent | None]] = [
+        requests: list[tuple[str, str, Callable[[Service], Coroutine[Any, Any, Any]], Sent | None]] = [
             ("get", "no count", lambda service: service.get(queue, 0), None),
             ("get", "a negative wait", lambda service: service.get(queue, 1, -1.0), None),
             ("ack", "no receipts", lambda service: service.ack(queue, []), None),

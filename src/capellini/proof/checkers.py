@@ -50,7 +50,7 @@ def _mortal(lives: Lives, queue: str) -> bool:
 
 
 def one_holder(lives: Lives) -> list[Violation]:
-    """2. While a receipt is valid no other consumer has the message."""
+    """2. While a receipt is valid no other consumer has the message, unless another owner took over."""
     if not lives.history.skew_kept:
         return []
     found = []
@@ -70,6 +70,11 @@ def _two_holders(lives: Lives, life: Life) -> list[Violation]:
             if other is held or other.at_s >= until_s or not _later(held, other):
                 continue
             if lives.emptied(held.call.queue, held.call.began_s, until_s):
+                continue
+            if lives.history.other_owner(held.receipt.version, other.receipt.version):
+                continue
+            moved = held.call.queue != other.call.queue  # then epochs are of different owners, whatever they are
+            if moved and any(held.call.began_s <= at_s <= other.at_s for at_s in lives.history.taken_over_s):
                 continue
             says = (
                 f"{held.call.who} had it as {_name(held)} until {until_s:.3f} s, "
@@ -99,6 +104,8 @@ def _refused_though_valid(lives: Lives, life: Life, held: Held) -> list[Violatio
             break
         if use.how == STALE:
             if lives.emptied(held.call.queue, held.call.began_s, use.call.over_s):
+                break
+            if any(held.call.began_s <= at_s <= use.call.over_s for at_s in lives.history.taken_over_s):
                 break
             when = f"at {use.call.over_s:.3f} s, though valid until {until_s:.3f} s"
             says = f"the {use.op} of {_name(held)} was refused {when}"

@@ -41,7 +41,8 @@ class Call(msgspec.Struct):
     began_s: float
     sent: tuple[Sent, ...] = ()  # put
     receipts: tuple[str, ...] = ()  # ack, nack, extend
-    seconds: tuple[float | None, ...] = ()  # nack: delays; extend: visibilities
+    seconds: tuple[float | None, ...] = ()  # nack: delays; extend: visibilities; move: from the call to the new due
+    ids: tuple[str, ...] = ()  # cancel, move
     count: int = 0  # get
     wait_s: float = 0.0
     options: dict[str, float | int | str] = {}  # create, change
@@ -82,11 +83,17 @@ class History(msgspec.Struct):
     drained: bool = False  # at the end everything was taken and acked
     left: list[str] = []  # what lies in the store that should have been given back
     broken: list[str] = []  # errors that are no answer: a node failed inside
+    epoch_bits: int = 0  # of a receipt's version, above which it says whose epoch it is of; 0: nothing is owned
+    taken_over_s: list[float] = []  # when an owner began: what was in flight may be delivered again
 
     def begin(self, who: str, node: str, op: str, queue: str, began_s: float) -> Call:
         call = Call(len(self.calls), who, node, op, queue, began_s)
         self.calls.append(call)
         return call
+
+    def other_owner(self, version: int, other: int) -> bool:
+        """Were these versions given out by different owners?"""
+        return bool(self.epoch_bits) and version >> self.epoch_bits != other >> self.epoch_bits
 
     def lines(self) -> list[str]:
         """For a person to read, in the order of beginning."""
@@ -107,8 +114,8 @@ def line_of(call: Call) -> str:
     asked = ""
     if call.sent:
         asked = " ".join(_sent(one) for one in call.sent)
-    elif call.receipts:
-        asked = " ".join(call.receipts)
+    elif call.receipts or call.ids:
+        asked = " ".join(call.receipts or call.ids)
     elif call.op == "get":
         asked = f"{call.count} for {call.wait_s:g} s"
     elif call.options:

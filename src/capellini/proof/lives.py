@@ -140,7 +140,7 @@ def lives_of(history: History) -> Lives:
     for call in history.calls:
         for delivery in call.deliveries:
             until_s = delivery.visible_at - history.epoch_s - call.ahead_s
-            held = Held(delivery, call, parse_receipt(delivery.receipt), until_s, [], history.epoch_s)
+            held = Held(delivery, call, _receipt(history, delivery), until_s, [], history.epoch_s)
             receipts[delivery.receipt] = held
             lives.lives.setdefault(delivery.body, Life(delivery.body, [], [])).held.append(held)
     for call in history.calls:
@@ -148,8 +148,16 @@ def lives_of(history: History) -> Lives:
             if receipt in receipts:
                 receipts[receipt].uses.append(Use(call, index, _how(call, index)))
     for life in lives.lives.values():
-        life.held.sort(key=lambda held: held.at_s)
+        life.held.sort(key=lambda held: (held.at_s, held.receipt.version))
     return lives
+
+
+def _receipt(history: History, delivery: Delivery) -> Receipt:
+    """Where things are owned, owners number messages anew: then the message's own id says what is the same."""
+    receipt = parse_receipt(delivery.receipt)
+    if not history.epoch_bits:
+        return receipt
+    return msgspec.structs.replace(receipt, first=int(delivery.id, 16), index=0)
 
 
 def _puts(lives: Lives, call: Call) -> None:

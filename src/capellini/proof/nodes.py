@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from capellini.model.errors import CapelliniError
@@ -127,7 +127,7 @@ class Nodes:
         who: str,
         op: str,
         queue: str,
-        act: Callable[[Service], Awaitable[T]],
+        act: Callable[[Service], Coroutine[Any, Any, T]],
         patience_s: float = PATIENCE_S,
         hangs_up: float = 0.5,
         **asked: Any,
@@ -140,7 +140,7 @@ class Nodes:
         for name, value in asked.items():
             setattr(call, name, value)
         ahead_s = clock.offset_s
-        task = node.client.spawn(_awaited(act(node.broker)))
+        task = node.client.spawn(act(node.broker))
         await asyncio.wait({task}, timeout=patience_s)
         call.ahead_s = max(ahead_s, clock.offset_s)
         if not task.done():
@@ -167,10 +167,6 @@ def _unheard(task: asyncio.Task[Any]) -> None:
     """Its caller went away: nobody else would ask how it ended."""
     if not task.cancelled():
         task.exception()
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
 
 
 __all__ = ["EPOCH_S", "PATIENCE_S", "Node", "Nodes"]

@@ -20,6 +20,7 @@ SUITES: Final[dict[str, str]] = {
     "store": "capellini.proof.store",
     "work": "capellini.proof.work",
     "counters": "capellini.proof.counters",
+    "timed": "capellini.proof.timed",
 }
 
 

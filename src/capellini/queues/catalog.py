@@ -37,7 +37,7 @@ import msgspec
 
 from capellini.model.clock import Clock
 from capellini.model.errors import Conflict, NotFound, Overloaded, Paused, StoreError, Unknown
-from capellini.model.options import WorkOptions, check_change, check_name, options_of
+from capellini.model.options import OPTIONS, WorkOptions, check_change, check_name, given_options, options_of
 from capellini.model.service import QueueInfo
 from capellini.queues.trail import TOKEN, backoff_s, follow, new_name, settle_named, text_of
 from capellini.store.interface import Cas, Change, Key, Slice, Store, Value
@@ -74,7 +74,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
             name=self.name,
             kind=self.kind,
             generation=self.generation,
-            options=msgspec.structs.asdict(self.options),
+            options=given_options(self.kind, self.options),
             created_at=self.created_at,
             puts_paused=self.puts_paused,
             gets_paused=self.gets_paused,
@@ -104,7 +104,9 @@ def row_of(name: str, values: Mapping[str, Value]) -> CatalogRow | None:
     record, generation = text_of(values, "record"), values.get("generation")
     if record is None or not isinstance(generation, int):
         return None
-    decoded = msgspec.json.decode(record, type=QueueRecord)
+    raw = msgspec.json.decode(record, type=dict[str, Any])
+    options = msgspec.convert(raw.pop("options"), OPTIONS[raw["kind"]])
+    decoded = msgspec.structs.replace(msgspec.convert({**raw, "options": {}}, QueueRecord), options=options)
     return CatalogRow(name, values.get("state") == "live", generation, decoded, text_of(values, TOKEN))
 
 

@@ -184,6 +184,9 @@ class Lease:
         if self.phase in (Holder.LOST, Holder.STOPPED):
             gone.add(self.incarnation)
         for attempt in range(CLAIM_ATTEMPTS):
+            if attempt:  # the one before may have begun without our knowing, and may have been ended since
+                incarnation = new_name(self._random)
+                gone.add(incarnation)
             await self._clock.sleep(backoff_s(attempt, self._random))
             before = await read_lease(self._store, self.node)
             if before and before.state is Row.LIVE and not alone and before.incarnation not in gone:

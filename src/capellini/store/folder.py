@@ -21,6 +21,7 @@ import msgspec
 
 from capellini.model.clock import Clock
 from capellini.model.errors import CannotOpen, Full, InUse, Invalid
+from capellini.store import forks
 
 FORMAT: Final = 1
 FORMAT_FILE: Final = "format.json"
@@ -64,10 +65,12 @@ class FolderLock:
         except OSError as error:
             os.close(self._file)
             raise CannotOpen(f"{folder} cannot be opened: {error.strerror}; make room on its disk") from None
+        forks.close_in_children(self._file)
 
     def release(self) -> None:
         if self._file is not None:
             os.ftruncate(self._file, 0)
+            forks.forget(self._file)
             os.close(self._file)  # which unlocks it; the file stays, or two processes could lock two files
             self._file = None
 

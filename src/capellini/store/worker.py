@@ -4,8 +4,8 @@
     write ─▶ ...                               ─▶ wait ─┼─▶ one fsync ─▶ all of them go on
     write ─▶ ...                               ─▶ wait ─┘   the next group gathers meanwhile
 
-Where the disk is quick the fsync is made on the event loop, after everything else that was ready in this turn: two
-changes of thread cost more than it does. Where it is slow it is made in one thread of its own and the loop goes on.
+Where the disk is quick the fsync is made on the event loop, after everything else that was ready: two changes of
+thread cost more than it does. Where it is slow it is made in one thread of its own and the loop goes on.
 Which of the two, the moving average of its duration decides.
 
 An fsync that failed says nothing about what reached the disk, and a second one that succeeds proves nothing about
@@ -29,6 +29,8 @@ from capellini.model.errors import Full, Unavailable, Unknown
 from capellini.store.interface import Counts
 
 INLINE_BELOW_S: Final = 0.001_5  # two changes of thread cost a busy loop as much, and no request waits long for it
+GATHER_TURNS: Final = 8  # of the loop, without anybody joining: from its arrival a request takes about five to get here
+LONELY: Final = 1.2  # on average fewer than this share an fsync: then nobody is waited for
 WEIGHT: Final = 0.1  # of the newest duration in the moving average: some ten fsyncs decide
 OUTLIER_S: Final = 0.02  # one stall of the disk counts at most so much, or it would keep us off the loop for long
 
@@ -67,6 +69,7 @@ class SyncWorker:
         self._thread: _SyncThread | None = None
         self._written = 0  # batches given to RocksDB
         self._synced = 0  # of those, how many are durable
+        self._shared = 1.0  # the moving average of how many share an fsync
         self.average_s = 0.0
         self.failure: Unavailable | None = None
 
@@ -77,7 +80,7 @@ class SyncWorker:
         self._waiting.append(future)
         if not self._running:
             self._running = True
-            loop.call_soon(self._begin, loop)
+            loop.call_soon(self._gather, loop)
         await future
 
     def written(self) -> None:
@@ -105,6 +108,16 @@ class SyncWorker:
         if self._thread is not None:
             self._thread.close()
             self._thread = None
+
+    def _gather(self, loop: asyncio.AbstractEventLoop, seen: int = 0, turns: int = 0) -> None:
+        """Where several share an fsync, more may be on their way: each turn of the loop brings what has arrived a step
+        nearer. Whoever is alone waits for nobody."""
+        joined = len(self._waiting)
+        turns = 0 if joined > seen else turns + 1
+        if self._shared > LONELY and turns < GATHER_TURNS:
+            loop.call_soon(self._gather, loop, joined, turns)
+        else:
+            self._begin(loop)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         group, self._waiting = self._waiting, []
@@ -148,8 +161,9 @@ class SyncWorker:
             else:
                 self._counts.unknown += 1
                 future.set_exception(Unknown(f"it may be durable or not: {error or self.failure.says}"))
+        self._shared += WEIGHT * (len(group) - self._shared)
         if self._waiting:
-            loop.call_soon(self._begin, loop)
+            loop.call_soon(self._gather, loop)
         else:
             self._running = False
 

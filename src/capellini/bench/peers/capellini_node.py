@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Final
 
 from capellini.bench.peers.peer import Server, accepts, free_port
@@ -18,9 +19,14 @@ class Capellini(Server):
     name = "capellini_node"
     says = "capellini serve on a folder, fsync before every answer, AsyncClient over HTTP"
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.store = f"rocks:{folder / 'store'}"
+        self.more: tuple[str, ...] = ()  # settings
+
     def start(self) -> None:
         self.port = free_port()
-        arguments = ["--store", f"rocks:{self.folder / 'store'}", "--listen", f"127.0.0.1:{self.port}"]
+        arguments = ["--store", self.store, "--listen", f"127.0.0.1:{self.port}", *self.more]
         self.spawn([sys.executable, "-c", MAIN, "serve", *arguments, "--log-level", "warning"])
         self.until(lambda: accepts(self.port))
 

@@ -60,8 +60,9 @@ class WorkQueue:
             self.place, self.putting, self.reading, f"key:{key}", packed, self.place.options.window_s
         )
 
-    async def put_moved(self, key: str, packed: Packed) -> None:
-        await put_keyed(self.place, self.putting, self.reading, key, packed, MOVED_TTL_S)
+    async def put_moved(self, key: str, packed: Packed) -> bool:
+        """False: it was here already."""
+        return not (await put_keyed(self.place, self.putting, self.reading, key, packed, MOVED_TTL_S))[1]
 
     # Getting
 

@@ -1,0 +1,45 @@
+"""What the calls of every kind of queue share: how much they take, and which generation of a queue they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from capellini.model.clock import Clock
+from capellini.model.errors import Invalid, NotFound
+from capellini.model.message import MAX_BATCH
+from capellini.queues.catalog import Catalog, QueueRecord
+from capellini.queues.work.place import Gone
+
+T = TypeVar("T")
+GONE_TRIES: Final = 4  # generations that one call may meet while the queue is purged again and again
+
+
+async def with_living(
+    catalog: Catalog,
+    clock: Clock,
+    name: str,
+    act: Callable[[QueueRecord], Awaitable[T]],
+    forget: Callable[[QueueRecord], None],
+) -> T:
+    """Do it with the queue's living generation; if that is over meanwhile, with the next."""
+    record = await catalog.live(name)
+    for _ in range(GONE_TRIES):
+        try:
+            return await act(record)
+        except Gone:
+            forget(record)
+            before, record = record, await catalog.show(name)
+            if record.generation == before.generation:
+                await clock.sleep(0.05)
+    raise NotFound(f"there is no queue {name}: it was deleted or purged meanwhile")
+
+
+def batch(what: str, count: int) -> None:
+    if not 1 <= count <= MAX_BATCH:
+        raise Invalid(f"a call takes 1 to {MAX_BATCH} {what}, not {count}")
+
+
+def in_range(what: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise Invalid(f"{what} goes from {least:.15g} to {most:.15g}, not {value!r}")

@@ -1,0 +1,190 @@
+"""The service as a node offers it: each call goes to whoever knows the queue's kind.
+
+Which kind a queue is says the catalog, from memory most of the time. What all kinds share (queues themselves, dead
+letters, which lie in work queues) is the broker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from capellini.model.counters import CounterService
+from capellini.model.errors import Conflict
+from capellini.model.message import Delivery, NewMessage, Peeked
+from capellini.model.scheduling import NewSchedule, ScheduleInfo, TimedService
+from capellini.model.service import (
+    BucketView,
+    Done,
+    ExtendItem,
+    MessageView,
+    NackItem,
+    Parcel,
+    ParcelAck,
+    PointersView,
+    Problem,
+    Put,
+    QueueInfo,
+    Service,
+    Statistics,
+)
+from capellini.model.timed import DueMessage, MoveItem, ShardView
+from capellini.node.broker import Broker
+from capellini.node.timed import KIND, TimedBroker
+from capellini.queues.schedules import Schedules
+
+
+class Dispatcher(Service):
+    def __init__(self, work: Broker, timed: TimedBroker, schedules: Schedules | None = None) -> None:
+        self._work = work
+        self._timed = timed
+        self.schedules = schedules or Schedules(
+            work.store, work.clock, work.random, self.kind_of, self.put, timed.cancel
+        )
+        self.timed: TimedService = _TimedCalls(timed, self.schedules)
+
+    @property
+    def counters(self) -> CounterService | None:  # type: ignore[override]  # the broker gets its counters later
+        return self._work.counters
+
+    async def kind_of(self, name: str) -> str:
+        return (await self._work.catalog.live(name)).kind
+
+    async def _of(self, name: str) -> Broker | TimedBroker:
+        return self._timed if await self.kind_of(name) == KIND else self._work
+
+    # Queues
+
+    async def create(self, name: str, kind: str = "work", options: Mapping[str, Any] | None = None) -> QueueInfo:
+        await self._check_letters(options or {})
+        return self._soon(await self._work.create(name, kind, options))
+
+    async def change(self, name: str, options: Mapping[str, Any]) -> QueueInfo:
+        await self._check_letters(options)
+        return self._soon(await self._work.change(name, options))
+
+    def _soon(self, info: QueueInfo) -> QueueInfo:
+        """Its shards are to be worked at once, not at the next turn."""
+        if info.kind == KIND:
+            self._timed.keeper.soon.set()
+        return info
+
+    async def _check_letters(self, options: Mapping[str, Any]) -> None:
+        """Dead letters lie in work queues: they are read and moved back one after another."""
+        target = options.get("dead_letters")
+        if isinstance(target, str) and target:
+            found = await self._work.queues(target, limit=1)
+            if found and (found[0].name, found[0].kind) == (target, KIND):
+                raise Conflict(f"dead_letters names {target}, a {KIND} queue: name a work queue")
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[QueueInfo]:
+        return await self._work.queues(prefix, after, limit)
+
+    async def show(self, name: str) -> QueueInfo:
+        return await self._work.show(name)
+
+    async def body_limit(self, name: str) -> int:
+        return await self._work.body_limit(name)
+
+    async def pause(self, name: str, puts: bool | None = None, gets: bool | None = None) -> QueueInfo:
+        return await self._work.pause(name, puts, gets)
+
+    async def purge(self, name: str) -> QueueInfo:
+        return self._soon(await self._work.purge(name))
+
+    async def delete(self, name: str) -> None:
+        await self._work.delete(name)
+
+    async def dead(self, name: str, count: int = 100, after: str = "") -> list[Peeked]:
+        return await self._work.dead(name, count, after)
+
+    async def redrive(self, name: str, count: int | None = None) -> int:
+        return await self._work.redrive(name, count)
+
+    # By kind
+
+    async def statistics(self, name: str) -> Statistics:
+        return await (await self._of(name)).statistics(name)
+
+    async def put(self, name: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
+        return await (await self._of(name)).put(name, messages)
+
+    async def get(
+        self, name: str, count: int = 1, wait_s: float = 0.0, visibility_s: float | None = None
+    ) -> list[Delivery]:
+        return await (await self._of(name)).get(name, count, wait_s, visibility_s)
+
+    async def ack(self, name: str, receipts: Sequence[str]) -> list[Done | Problem]:
+        return await (await self._of(name)).ack(name, receipts)
+
+    async def nack(self, name: str, items: Sequence[NackItem]) -> list[Done | Problem]:
+        return await (await self._of(name)).nack(name, items)
+
+    async def extend(self, name: str, items: Sequence[ExtendItem]) -> list[Done | Problem]:
+        return await (await self._of(name)).extend(name, items)
+
+    async def peek(self, name: str, count: int = 10, after: str = "") -> list[Peeked]:
+        return await (await self._of(name)).peek(name, count, after)
+
+    # Of work queues alone: the broker refuses others as WrongKind
+
+    async def buckets(self, name: str, limit: int = 100) -> list[BucketView]:
+        return await self._work.buckets(name, limit)
+
+    async def pointers(self, name: str) -> PointersView:
+        return await self._work.pointers(name)
+
+    async def move_repair(self, name: str, bucket: int) -> PointersView:
+        return await self._work.move_repair(name, bucket)
+
+    async def message(self, name: str, id: str) -> MessageView:
+        return await self._work.message(name, id)
+
+    async def put_block(self, name: str, entries: bytes) -> list[tuple[int, int]]:
+        return await self._work.put_block(name, entries)
+
+    async def take(self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None) -> list[Parcel]:
+        return await self._work.take(name, count, wait_s, visibility_s)
+
+    async def ack_parcels(self, name: str, acks: Sequence[ParcelAck]) -> list[list[tuple[int, int]]]:
+        return await self._work.ack_parcels(name, acks)
+
+    async def close(self) -> None:
+        await self._work.close()
+
+
+class _TimedCalls(TimedService):
+    """What timed queues have beyond the calls of every queue, and schedules."""
+
+    def __init__(self, timed: TimedBroker, schedules: Schedules) -> None:
+        self._timed = timed
+        self._schedules = schedules
+
+    async def cancel(self, name: str, ids: Sequence[str]) -> list[Done | Problem]:
+        return await self._timed.cancel(name, ids)
+
+    async def move(self, name: str, items: Sequence[MoveItem]) -> list[Done | Problem]:
+        return await self._timed.move(name, items)
+
+    async def due_between(
+        self, name: str, from_ms: int, to_ms: int, count: int = 100, after: str = ""
+    ) -> list[DueMessage]:
+        return await self._timed.due_between(name, from_ms, to_ms, count, after)
+
+    async def shards(self, name: str) -> list[ShardView]:
+        return await self._timed.shards(name)
+
+    async def stop_shard(self, name: str, shard: int) -> ShardView:
+        return await self._timed.stop_shard(name, shard)
+
+    async def start_shard(self, name: str, shard: int) -> ShardView:
+        return await self._timed.start_shard(name, shard)
+
+    async def schedule(self, schedule: NewSchedule) -> ScheduleInfo:
+        return await self._schedules.add(schedule)
+
+    async def schedules(self, prefix: str = "") -> list[ScheduleInfo]:
+        return await self._schedules.listed(prefix)
+
+    async def unschedule(self, name: str) -> None:
+        await self._schedules.remove(name)

@@ -1,0 +1,93 @@
+"""One simulated run of timed queues: a pure function of its seed.
+
+As for work queues (`proof.work`): turbulence, calm, drain, check. Here shards are owned, leases are short so that
+pauses outlast them, nodes talk to each other over links that get cut, shard counts change, and messages are cancelled
+and moved while they are on their way.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final, cast
+
+from capellini.proof.checkers import check
+from capellini.proof.clients import Consumer, Producer
+from capellini.proof.history import History
+from capellini.proof.plan import MAX_SKEW_S, Plan
+from capellini.proof.suites import Result
+from capellini.proof.timed_admin import TimedAdmin
+from capellini.proof.timed_checkers import check_timed
+from capellini.proof.timed_nodes import TimedNode, TimedNodes
+from capellini.proof.timed_plan import timed_plan_of
+from capellini.proof.work import _failure, _Run
+from capellini.queues.timed.holder import FAILED
+from capellini.queues.timed.positions import part_of, ticks_of_ms
+from capellini.queues.timed.proofs import DELIVERY_BITS
+from capellini.store.interface import Slice
+from capellini.store.schema import TABLES, TIMED_ROWS
+from capellini.store.simulation.loop import run
+from capellini.store.simulation.world import EPOCH_S, World
+
+LATE_S: Final = 60.0  # a part that is older should be gone
+
+
+def simulate(seed: int) -> Result:
+    return run(_run(seed), seed)
+
+
+async def _run(seed: int) -> Result:
+    plan = timed_plan_of(seed)
+    world = World(faults=plan.faults)
+    history = History([], EPOCH_S, MAX_SKEW_S, plan.skew_kept, epoch_bits=DELIVERY_BITS)
+    unseen: list[str] = history.broken
+    world.loop.call_exception_handler = lambda context: unseen.append(_failure(context))  # type: ignore[method-assign]
+    first = world.client("setup")
+    await first.store.prepare(TABLES)
+    first.crash()
+    timed = _TimedRun(plan, world, history, random.Random(f"timed/{seed}"))
+    await timed.turbulence()
+    await timed.calm()
+    await timed.drain()
+    await timed.look_for_leftovers()
+    if failed := timed.nodes.guards()[FAILED]:
+        history.broken.append(f"{failed} holders of shards failed")
+    return Result(
+        seed=seed,
+        violations=check_timed(history, check(history)),
+        virtual_s=world.loop.time(),
+        messages=sum(len(call.sent) for call in history.calls),
+        faults=dict(world.faults),
+        guards=dict(timed.nodes.guards()),
+        history=history.lines(),
+    )
+
+
+class _TimedRun(_Run):
+    def __init__(self, plan: Plan, world: World, history: History, chance: random.Random) -> None:
+        self._plan, self._world, self._history, self._chance = plan, world, history, chance
+        self.nodes = TimedNodes(world, history, chance, plan.nodes)
+        self._admin = TimedAdmin(self.nodes, chance, plan)
+        queues = list(plan.queues)
+        main = [queue for queue in queues if queue != "dead"]
+        self._producers = [Producer(f"p{at}", self.nodes, chance, main) for at in range(plan.producers)]
+        self._consumers = [Consumer(f"c{at}", self.nodes, chance, queues) for at in range(plan.consumers)]
+        self._drainer = Consumer("drain", self.nodes, chance, queues)
+
+    async def calm(self) -> None:
+        await cast(TimedAdmin, self._admin).start_all()
+        await super().calm()
+
+    async def _left(self) -> list[str]:
+        """Rows of parts that are over: all in them is finished, and should have been dropped."""
+        node = cast(TimedNode, self.nodes.pick())
+        now_ms = int((EPOCH_S + self._world.loop.time() - LATE_S) * 1000)
+        forms = {len(part_of(ticks_of_ms(now_ms), one)): one for one in ("minute", "hour", "day")}
+        left: list[str] = []
+        for table, key in sorted(self._world.partitions, key=repr):
+            if table != TIMED_ROWS.name:
+                continue
+            part = str(key[2])
+            page = await node.client.spawn(node.client.store.read(Slice(TIMED_ROWS, key, limit=1)))
+            if page.rows and part < part_of(ticks_of_ms(now_ms), forms[len(part)]):
+                left.append(f"part {part} of shard {key[3]!r} of {key[0]!r}, generation {key[1]!r}, has rows")
+        return left

@@ -1,0 +1,1 @@
+"""Timed queues: very many messages due in the future."""

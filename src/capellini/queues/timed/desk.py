@@ -1,0 +1,205 @@
+"""The desk: the messages that a shard's holder has read and that are not finished, in memory. Pure: no store, no clock.
+
+    (read) ─▶ waiting ─its time has come─▶ ready ─taken─▶ in flight ─left─▶ leaving ─durable─▶ (gone)
+                 ▲                           ▲  │             │ │              │
+                 └────── hidden again ───────┘  └───left──────┼─┴─nacked───────┤ not done after all
+                         (nack with delay)                    └─visibility over (again ready)
+
+`LIFE` is the table of it. Offsets number the messages in the order in which they were read; receipts name them. What
+is leaving (an ack, a cancel or a move is being made durable) is offered to nobody.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Final
+from uuid import UUID
+
+from capellini.queues.cursor import Cursor
+from capellini.queues.timed.records import Moving, Name
+from capellini.queues.timed.rows import TimedRow
+
+
+class State(enum.Enum):
+    WAITING = "waiting"
+    READY = "ready"
+    FLYING = "in_flight"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+LIFE: Final[dict[tuple[State, str], State]] = {
+    (State.WAITING, "come"): State.READY,
+    (State.READY, "take"): State.FLYING,
+    (State.FLYING, "over"): State.READY,
+    (State.FLYING, "hide"): State.WAITING,
+    (State.READY, "hide"): State.WAITING,
+    (State.LEAVING, "hide"): State.WAITING,
+    (State.WAITING, "leave"): State.LEAVING,
+    (State.READY, "leave"): State.LEAVING,
+    (State.FLYING, "leave"): State.LEAVING,
+    (State.LEAVING, "done"): State.GONE,
+}
+
+
+class Message:
+    """One message on the desk."""
+
+    __slots__ = ("at_ms", "deliveries", "moving", "offset", "proved", "row", "state")
+
+    def __init__(self, offset: int, row: TimedRow, at_ms: int, deliveries: int, moving: Moving | None) -> None:
+        self.offset = offset
+        self.row = row
+        self.at_ms = at_ms  # waiting: when it can be had; in flight: when its visibility ends
+        self.deliveries = deliveries
+        self.moving = moving
+        self.proved = False  # its last delivery's receipt is good: not given back, and nobody else has it
+        self.state = State.WAITING
+
+    @property
+    def size(self) -> int:
+        return len(self.row.entry.body)
+
+    def step(self, event: str) -> None:
+        self.state = LIFE[self.state, event]
+
+
+class Desk:
+    def __init__(self, next_offset: int) -> None:
+        self.cursor = Cursor(next_offset)
+        self.next_offset = next_offset
+        self.messages: dict[int, Message] = {}
+        self.names: dict[Name, Message] = {}
+        self.ids: dict[UUID, Message] = {}
+        self._times: list[tuple[int, int]] = []  # (at_ms, offset); entries that were overtaken are passed over
+        self._ready: list[tuple[int, int]] = []  # (due_ms, offset): what is due earliest goes first
+        self.ready = self.flying = 0
+        self.bytes = 0  # of bodies that nobody has: what is in flight does not keep others from being read
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def add(self, row: TimedRow, at_ms: int, deliveries: int = 0, moving: Moving | None = None) -> Message:
+        message = Message(self.next_offset, row, at_ms, deliveries, moving)
+        self.next_offset += 1
+        self.messages[message.offset] = message
+        self.names[row.name] = self.ids[row.id] = message
+        self.bytes += message.size
+        if moving is None:
+            heapq.heappush(self._times, (at_ms, message.offset))
+        else:
+            message.step("leave")
+        return message
+
+    def roll(self, now_ms: int) -> list[Message]:
+        """What has come is ready. Those whose visibility is over are given back here, to be offered or buried."""
+        over: list[Message] = []
+        while self._times and self._times[0][0] <= now_ms:
+            at_ms, offset = heapq.heappop(self._times)
+            message = self.messages.get(offset)
+            if message is None or message.at_ms != at_ms:
+                continue
+            if message.state is State.WAITING:
+                self._offer(message, "come")
+                if message.deliveries:
+                    over.append(message)
+            elif message.state is State.FLYING:
+                self._landed(message)
+                self._offer(message, "over")
+                over.append(message)
+        return over
+
+    def _offer(self, message: Message, event: str) -> None:
+        message.step(event)
+        self.ready += 1
+        heapq.heappush(self._ready, (message.row.due_ms, message.offset))
+
+    def take(self, count: int, until_ms: int) -> list[Message]:
+        """Up to so many that are ready, the earliest first; they are in flight until then."""
+        taken: list[Message] = []
+        while self._ready and len(taken) < count:
+            message = self.messages.get(heapq.heappop(self._ready)[1])
+            if message is None or message.state is not State.READY:
+                continue
+            message.step("take")
+            self.ready -= 1
+            self.flying += 1
+            self.bytes -= message.size
+            message.deliveries += 1
+            message.proved = True
+            self._until(message, until_ms)
+            taken.append(message)
+        return taken
+
+    def _until(self, message: Message, at_ms: int) -> None:
+        message.at_ms = at_ms
+        heapq.heappush(self._times, (at_ms, message.offset))
+
+    def held(self, offset: int, delivery: int) -> Message | None:
+        """The message that this delivery proves a hold on; its visibility may be over, if nobody has it since."""
+        message = self.messages.get(offset)
+        if message is None or not message.proved or message.deliveries != delivery:
+            return None
+        return message if message.state in (State.FLYING, State.READY) else None
+
+    def extend(self, message: Message, until_ms: int) -> bool:
+        """False: its visibility is over."""
+        if message.state is not State.FLYING:
+            return False
+        self._until(message, until_ms)
+        return True
+
+    def leave(self, message: Message) -> None:
+        self._off(message)
+        message.step("leave")
+
+    def hide(self, message: Message, at_ms: int) -> None:
+        """It can be had again from then on."""
+        self._off(message)
+        message.step("hide")
+        message.proved = False
+        self._until(message, at_ms)
+
+    def _off(self, message: Message) -> None:
+        if message.state is State.READY:
+            self.ready -= 1
+        elif message.state is State.FLYING:
+            self._landed(message)
+
+    def _landed(self, message: Message) -> None:
+        self.flying -= 1
+        self.bytes += message.size
+
+    def gone(self, message: Message) -> None:
+        """It is finished, durably."""
+        message.step("done")
+        del self.messages[message.offset]
+        if self.names.get(message.row.name) is message:
+            del self.names[message.row.name]
+        if self.ids.get(message.row.id) is message:
+            del self.ids[message.row.id]
+        self.bytes -= message.size
+        self.cursor.add(message.offset)
+
+    def next_ms(self) -> int | None:
+        """When the next one comes or comes back; what is ready is there now."""
+        while self._times:
+            at_ms, offset = self._times[0]
+            message = self.messages.get(offset)
+            if message is not None and message.at_ms == at_ms and message.state in (State.WAITING, State.FLYING):
+                return at_ms
+            heapq.heappop(self._times)
+        return None
+
+    def first(self) -> Message | None:
+        """The one that was read earliest: all that was read before it is finished."""
+        return next(iter(self.messages.values()), None)
+
+    def of(self, states: Iterable[State]) -> Iterator[Message]:
+        wanted = frozenset(states)
+        return (message for message in self.messages.values() if message.state in wanted)
+
+    def positions(self) -> set[UUID]:
+        return {message.row.position for message in self.messages.values()}

@@ -1,0 +1,395 @@
+"""The holder of a shard: reads it as time passes, hands its messages out, and makes durable what was finished.
+
+    take over: read what earlier holders left ─▶ own snapshot ─▶ own row (horizon, run) ─▶ load what is unfinished
+    then, again and again:
+        publish the horizon ─▶ read up to it ─▶ desk ─▶ hand out ─▶ acks ─▶ record ─▶ parts that are finished dropped
+
+It acts while its node's lease is valid, under the epoch of its assignment; everything it writes carries the epoch in
+its key. When it ends, whatever it still does changes nothing: a new holder looks at its own epoch's rows only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from capellini.model.errors import CapelliniError, StoreError
+from capellini.queues.lease import Lease
+from capellini.queues.timed.committing import GATHER_ITEMS, GATHER_RATE, Committing, Part
+from capellini.queues.timed.desk import Desk, Message, State
+from capellini.queues.timed.horizon import AHEAD_S, OPERATOR_EPOCH, WOKEN_EVERY_S, Pace, next_step, write_horizon
+from capellini.queues.timed.judging import Judging, moved_row
+from capellini.queues.timed.place import TimedPlace
+from capellini.queues.timed.positions import TICKS_PER_S, UNIX_TICKS, before, part_of, ticks_of
+from capellini.queues.timed.records import Known, Moving, Snapshot, packed, read_known
+from capellini.queues.timed.resting import rest
+from capellini.queues.timed.rows import (
+    PAGE_ROWS,
+    TimedRow,
+    list_parts,
+    load_rows,
+    order_key,
+    read_between,
+    read_row,
+    write_rows,
+)
+from capellini.store.interface import Slice
+from capellini.store.schema import TIMED_ROWS, TIMED_SHARDS
+
+ROOM_ROWS: Final = 5_000  # that wait or are ready on a desk: some seconds of the highest rates
+ROOM_BYTES: Final = 16 * 1024 * 1024
+TROUBLE_S: Final = 0.3  # pause after the store did not answer
+DROP_AHEAD_US: Final = 3_600_000_000  # a drop outdates rows whose writers' clocks were ahead; nothing comes later
+FIRST_HORIZON: Final = UNIX_TICKS + 10  # of a shard that nobody has read: before every message
+
+FAILED: Final = "holder failed"
+log: Final = logging.getLogger("capellini.timed")
+
+T = TypeVar("T")
+Bury = Callable[["Holder", Message], Coroutine[Any, Any, None]]
+
+
+class Holder:
+    def __init__(self, place: TimedPlace, shard: int, epoch: int, lease: Lease, bury: Bury) -> None:
+        self.place, self.shard, self.epoch = place, shard, epoch
+        self.lease = lease
+        self._bury = bury
+        self.desk = Desk(0)
+        self.read = before(0)
+        self.published = self._confirmed = 0  # horizons: sent, and durable
+        self.judging = Judging(place, Known(self.read))
+        self.stopped = False
+        self.halted = False  # by an operator
+        self.ready = False  # took over
+        self._barred: dict[int, int] = {}
+        self._woken = 0
+        self._quiet = 0
+        self._stepped_s = -1e9
+        self._parts: list[str] = []  # that had rows and are not dropped
+        self._dropped = ""
+        self._nudge = asyncio.Event()
+        self._loops: set[asyncio.Task[Any]] = set()  # ended when this stops
+        self._tasks: set[asyncio.Task[Any]] = set()  # end by themselves, soon after
+        self.committing = Committing(place, shard, epoch, lease, self._snapshot, self._worth_waiting)
+
+    # Beginning and end
+
+    def start(self) -> None:
+        self._loop(self._work())
+
+    def _loop(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._loops.add(task)
+        task.add_done_callback(self._loop_ended)
+
+    def _loop_ended(self, task: asyncio.Task[Any]) -> None:
+        """One that fails ends this holder: the keeper gives the shard up, and somebody begins anew."""
+        self._loops.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("shard %d of %s: its holder failed", self.shard, self.place.name, exc_info=error)
+            self.place.guards[FAILED] += 1
+            self.stop()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Work that nobody waits for: what fails is found again by the next holder."""
+        task = asyncio.get_running_loop().create_task(self._quietly(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _quietly(self, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await work
+        except CapelliniError:
+            self.place.guards["background work failed"] += 1
+
+    async def apart(self, work: Coroutine[Any, Any, T]) -> T:
+        """Work for a caller: it goes on when the caller goes away."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._heard)
+        return await asyncio.shield(task)
+
+    def _heard(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller may be gone
+
+    def stop(self) -> None:
+        """Hand out nothing, confirm nothing, from this moment on."""
+        self.stopped = True
+        self.committing.stop()
+        for task in list(self._loops):
+            task.cancel()
+
+    @property
+    def alive(self) -> bool:
+        """It has not ended by itself."""
+        return bool(self._loops)
+
+    async def ended(self) -> None:
+        await asyncio.gather(*list(self._loops), *list(self._tasks), return_exceptions=True)
+
+    def acts(self) -> bool:
+        return self.ready and not self.stopped and self.lease.valid()
+
+    async def _work(self) -> None:
+        while not self.ready:
+            try:
+                await self._take_over()
+            except StoreError:
+                await self.place.clock.sleep(TROUBLE_S)
+                if not self.lease.valid():
+                    return
+        self._loop(self.committing.work())
+        while not self.stopped and self.lease.valid():
+            try:
+                wait_s = await self._step()
+            except StoreError:
+                wait_s = TROUBLE_S
+            if wait_s > 0:
+                await rest(self.place.clock, self._nudge, wait_s)
+
+    async def _take_over(self) -> None:
+        place = self.place
+        known, horizon = await read_known(place, self.shard, self.epoch)
+        rows = await load_rows(place, list(known.open | known.moving.keys()))
+        self._begin(known, rows)
+        await write_horizon(place, self.shard, self.epoch, max(horizon, FIRST_HORIZON))
+        self.published = self._confirmed = max(horizon, FIRST_HORIZON)
+        await self.committing.begin()
+        self.halted = await read_halted(place, self.shard)
+        self._parts = []
+        if ticks_of(self.read):
+            first = self._dropped + "\0" if self._dropped else ""
+            last = part_of(ticks_of(self.read), self._granularity) + "\0"
+            self._parts = await list_parts(place, self.shard, first, last)
+        await self._resume()
+        if horizon:  # who put something above it meanwhile had nobody to wake
+            self._woken = horizon + int(AHEAD_S * TICKS_PER_S)
+        self.ready = True
+        place.guards["shard taken over"] += bool(known.next_offset or horizon)
+        place.woken()
+
+    def _begin(self, known: Known, rows: dict[UUID, TimedRow]) -> None:
+        self.desk = Desk(known.next_offset)
+        self.judging = Judging(self.place, known)
+        self.read, self._dropped = known.read, known.dropped
+        resumed = known.moving.keys() - known.open - known.done
+        for position in sorted(known.open | resumed, key=order_key):
+            row = rows.get(position)
+            if row is None:  # its part expired: a safety net that nobody should ever meet
+                self.place.guards["unfinished row is gone"] += 1
+                continue
+            self._to_desk(row, known.moving.get(position))
+            self.judging.remember(row.name)
+        self.judging.ahead |= resumed  # they are on the desk before they are read again
+
+    def _to_desk(self, row: TimedRow, moving: Moving | None = None) -> None:
+        hidden_ms, deliveries = self.judging.noted(row)
+        self.desk.add(row, max(self._due_ms(row), hidden_ms), deliveries, moving)
+
+    async def _resume(self) -> None:
+        """Moves that were begun."""
+        for message in list(self.desk.messages.values()):
+            moving = message.moving
+            if moving is None:
+                continue
+            self.place.guards["move resumed"] += 1
+            if moving.position is None:
+                self.spawn(self._bury(self, message))
+            else:
+                await self._arrive(message.row, moving.position, moving)
+                self.spawn(self.finish(message))
+
+    async def _arrive(self, row: TimedRow, position: UUID, moving: Moving) -> None:
+        """Make sure of the row that this one was moved to."""
+        if await read_row(self.place, position) is None:
+            await write_rows(self.place, [moved_row(row, position, moving.due_ms, moving.deliveries)])
+
+    async def finish(self, message: Message) -> None:
+        """It is leaving; gone once that is durable."""
+        part = self.committing.part()
+        part.finish(message.row.position, message.row.name)
+        part.then = lambda: self.desk.gone(message)
+        await self.committing.commit(part)
+
+    @property
+    def _granularity(self) -> str:
+        return self.place.options.granularity
+
+    def _due_ms(self, row: TimedRow) -> int:
+        """Never before its due on anybody's clock."""
+        return row.due_ms + self.place.max_skew_ms
+
+    # Reading
+
+    def wake(self, ticks: int) -> None:
+        """A putter's message at that position is due before the horizon comes."""
+        if ticks > self._woken:
+            self._woken = ticks
+            self._quiet = 0
+            self._nudge.set()
+
+    @contextmanager
+    def barred(self, *positions: UUID) -> Iterator[None]:
+        """The horizon stays below these meanwhile."""
+        ticks = [ticks_of(position) for position in positions]
+        for one in ticks:
+            self._barred[one] = self._barred.get(one, 0) + 1
+        try:
+            yield
+        finally:
+            for one in ticks:
+                self._barred[one] -= 1
+                if not self._barred[one]:
+                    del self._barred[one]
+            self._nudge.set()
+
+    async def _step(self) -> float:
+        """One step; in how many seconds the next is due."""
+        self._nudge.clear()
+        self.roll()
+        await self._drop_parts()
+        if self.published > self._confirmed:
+            await self._publish(self.published)
+            return 0.0
+        if ticks_of(self.read) < self._confirmed:
+            if self._full():
+                return WOKEN_EVERY_S
+            await self._read()
+            return 0.0
+        clock = self.place.clock
+        since_s = clock.elapsed_s() - self._stepped_s
+        barred = min(self._barred, default=None)
+        pace = Pace(self.place.now_ticks(), self._confirmed, self._woken, since_s, self._quiet, barred)
+        horizon, wait_s = next_step(pace, 0.0 if self.place.store.alone else WOKEN_EVERY_S)
+        if not horizon:
+            return wait_s
+        self._stepped_s = clock.elapsed_s()
+        self._quiet += 1
+        await self._publish(horizon)
+        return 0.0
+
+    def _full(self) -> bool:
+        desk = self.desk
+        return len(desk) - desk.flying >= ROOM_ROWS or desk.bytes >= ROOM_BYTES
+
+    async def _publish(self, horizon: int) -> None:
+        self.published = horizon  # from the sending on: nothing may be placed below
+        await write_horizon(self.place, self.shard, self.epoch, horizon)
+        self._confirmed = horizon
+        self.place.saw_horizon(self.shard, horizon)
+
+    async def _read(self) -> None:
+        reach = await read_between(self.place, self.shard, self.read, self._confirmed, PAGE_ROWS)
+        passed = await self.judging.prepared(reach)
+        if self.stopped or passed is None:
+            return
+        for row in reach.rows:
+            if row.position not in passed and self.judging.judge(row):
+                self._to_desk(row)
+        self.read = reach.to
+        self.judging.forget_old(self.read)
+        for part in reach.parts:
+            if not self._parts or part > self._parts[-1]:
+                self._parts.append(part)
+        if reach.rows:
+            self._quiet = 0
+            self.place.woken()
+
+    @property
+    def ahead(self) -> set[UUID]:
+        """Positions that are finished, or leaving, before they are read."""
+        return self.judging.ahead
+
+    # Handing out
+
+    def roll(self) -> None:
+        """What has come is ready; what was delivered too often is buried."""
+        options = self.place.options
+        for message in self.desk.roll(self.place.now_ms()):
+            if options.delivery_limit and options.dead_letters and message.deliveries >= options.delivery_limit:
+                self.desk.leave(message)
+                self.spawn(self._bury(self, message))
+
+    def take(self, count: int, visibility_ms: int) -> list[Message]:
+        """Up to so many that are due, in flight from now on."""
+        if not self.acts() or self.halted:
+            return []
+        self.roll()
+        now_ms = self.place.now_ms()
+        taken = self.desk.take(count, now_ms + visibility_ms + self.place.max_skew_ms)
+        self.place.late_ms.extend(now_ms - message.row.due_ms for message in taken if message.deliveries == 1)
+        again = [message for message in taken if message.deliveries > 1]
+        if again:
+            part = Part(None)
+            part.counts = [(message.row.name, message.deliveries) for message in again]
+            self.committing.submit(part)
+        if self._full():
+            self._nudge.set()
+        return taken
+
+    def next_ms(self) -> int | None:
+        """When something can be had, or may be."""
+        if not self.acts() or self.halted:
+            return None
+        return 0 if self.desk.ready else self.desk.next_ms()
+
+    def _worth_waiting(self, lately: int) -> bool:
+        """Acks wait for more unless consumers fall behind: then nobody is held up for long by what is saved."""
+        self.roll()
+        if self.desk.ready >= GATHER_ITEMS:
+            return False
+        return lately >= GATHER_RATE or (self.desk.flying > 0 and not self.desk.ready)
+
+    # Giving back
+
+    def _snapshot(self) -> Snapshot:
+        desk = self.desk
+        judging, recent = self.judging, self.judging.since(self.read)
+        again = [message for message in desk.messages.values() if message.deliveries]
+        moving = [(m.row.position, m.moving) for m in desk.messages.values() if m.moving is not None]
+        return Snapshot(
+            read=self.read,
+            dropped=self._dropped,
+            open=packed(desk.positions() | judging.tentative),
+            hidden=[*judging.hidden.items(), *((m.row.name, m.at_ms) for m in again if m.state is State.WAITING)],
+            counts=[*judging.counts.items(), *((m.row.name, m.deliveries) for m in again)],
+            moving=[(position, moving) for position, moving in moving if moving is not None],
+            recent=packed(id for id, version in recent if version == 0),
+            names=[name for name in recent if name[1]],
+            next_offset=desk.next_offset,
+            ahead=packed(judging.ahead - judging.tentative),
+        )
+
+    async def _drop_parts(self) -> None:
+        """Parts wholly below the cursor go as they are, without looking at their rows."""
+        if not self._parts:
+            return
+        first = self.desk.first()
+        reached = min(ticks_of(self.read), ticks_of(first.row.position) if first else ticks_of(self.read))
+        limit = part_of(reached, self._granularity)
+        while self._parts and self._parts[0] < limit:
+            stamp_us = int(self.place.clock.now_s() * 1e6) + DROP_AHEAD_US
+            partition = (*self.place.partition, self._parts[0], self.shard)
+            await self.place.store.drop(TIMED_ROWS, partition, timestamp_us=stamp_us)
+            self.place.guards["time part dropped"] += 1
+            self._dropped = self._parts.pop(0)
+            self.committing.want_snapshot()
+
+    @property
+    def cursor_ticks(self) -> int:
+        """All that lies before is finished."""
+        first = self.desk.first()
+        return ticks_of(first.row.position) if first else ticks_of(self.read)
+
+
+async def read_halted(place: TimedPlace, shard: int) -> bool:
+    """Has an operator stopped this shard?"""
+    bounds = Slice(TIMED_SHARDS, (*place.partition, shard), start=(OPERATOR_EPOCH,), end=(0,), limit=1)
+    page = await place.store.read(bounds)
+    return bool(page.rows) and page.rows[0].values.get("stopped") is True

@@ -1,0 +1,126 @@
+"""Keys: puts with an idempotency key happen once. The key row names the id; the holder asks it before it hands out.
+
+    keys (queue, generation, key)     state: "claimed:ID", then "put:ID"        changed by compare-and-set
+
+A put with a key claims the row for a new id, writes the message, and pins the id ("put") before it is confirmed. Who
+finds the key claimed by an earlier attempt, whatever became of that,
+
+    its position is not read yet      writes the same id again (one row is one message), and pins it
+    was read, or may have been        claims the key for another id by compare-and-set; refused: it was pinned, so that
+                                      one was the put
+
+and the holder, when it reads a row with a key, pins it itself if nobody has; if the key names another id by then, the
+row is void for good. So of all ids that a key ever named, exactly one is handed out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from capellini.model.errors import Unavailable
+from capellini.model.service import Problem, Put
+from capellini.model.timed import Scheduled
+from capellini.queues.cell import Cell
+from capellini.queues.timed.horizon import read_horizon
+from capellini.queues.timed.place import TimedPlace
+from capellini.queues.timed.positions import id_text, shard_in, ticks_of
+from capellini.queues.timed.putting import Putting
+from capellini.queues.timed.rows import TimedRow
+from capellini.store.interface import Value
+from capellini.store.schema import KEYS
+
+MAX_TRIES: Final = 6
+CLAIMED: Final = "claimed"
+PUT: Final = "put"
+
+State = tuple[str, str]  # how, and the id; ("", ""): nobody has used the key
+NOBODY: Final[State] = ("", "")
+
+
+def key_cell(place: TimedPlace, key: str, ttl_s: float) -> Cell[State]:
+    return Cell(
+        place.store,
+        place.clock,
+        place.random,
+        KEYS,
+        (*place.partition, key),
+        (),
+        ("state",),
+        _in,
+        _out,
+        ttl_s=max(1, int(ttl_s)),
+    )
+
+
+async def put_keyed(place: TimedPlace, putting: Putting, key: str, message: Scheduled, ttl_s: float) -> Put | Problem:
+    """Put one message once."""
+    cell = key_cell(place, key, ttl_s)
+    named = await cell.read()
+    for _ in range(MAX_TRIES):
+        if named[0] == PUT:
+            place.guards["key was used before"] += 1
+            return Put(named[1], duplicate=True)
+        row = putting.placed([message])[0]
+        if named[0] == CLAIMED and await _unread(place, UUID(hex=named[1])):
+            place.guards["put of a key finished by a later one"] += 1
+            row = _again(row, UUID(hex=named[1]))
+        else:
+            mine, seen = id_text(row.id), named
+            named = await cell.change(lambda now: _claim(now, seen, mine))  # noqa: B023
+            if named != (CLAIMED, mine):
+                continue
+        (problem,) = await putting.through([row])
+        if problem is not None:
+            return problem
+        mine = id_text(row.id)
+        named = await cell.change(lambda now: _pin(now, mine))  # noqa: B023
+        if named == (PUT, mine):
+            return Put(mine)
+        place.guards["written id of a key was void"] += 1
+    raise Unavailable("too many put with this key at once: try again")
+
+
+async def accepted(place: TimedPlace, key: str, id: UUID) -> bool:
+    """May the holder hand this id out? Decided once, for good."""
+    cell = key_cell(place, key, place.options.window_s)
+    mine = id_text(id)
+    state = await cell.read()
+    if state == (PUT, mine):
+        return True
+    return await cell.change(lambda now: _accept(now, mine))
+
+
+def _claim(now: State, seen: State, mine: str) -> tuple[State, State]:
+    """The key names `mine` from now on, unless it was pinned or names one that was not settled."""
+    return ((CLAIMED, mine), (CLAIMED, mine)) if now in (NOBODY, seen) and now[0] != PUT else (now, now)
+
+
+def _pin(now: State, mine: str) -> tuple[State, State]:
+    return ((PUT, mine), (PUT, mine)) if now in ((CLAIMED, mine), NOBODY) else (now, now)
+
+
+def _accept(now: State, mine: str) -> tuple[State, bool]:
+    """A key row that expired says nothing: whatever it named was settled before."""
+    if now == (CLAIMED, mine):
+        return (PUT, mine), True
+    return now, now in (NOBODY, (PUT, mine))
+
+
+async def _unread(place: TimedPlace, id: UUID) -> bool:
+    horizon = await read_horizon(place, shard_in(id))
+    return horizon is None or horizon < ticks_of(id)
+
+
+def _again(row: TimedRow, id: UUID) -> TimedRow:
+    return TimedRow(id, id, 0, row.due_ms, row.put_ms, row.entry, row.key)
+
+
+def _in(values: dict[str, Value]) -> State:
+    state = values.get("state")
+    how, _, id = state.partition(":") if isinstance(state, str) else ("", "", "")
+    return how, id
+
+
+def _out(state: State) -> dict[str, Value]:
+    return {"state": f"{state[0]}:{state[1]}"}

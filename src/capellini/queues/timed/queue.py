@@ -1,0 +1,442 @@
+"""A timed queue in one node: what a caller may do with one generation of it.
+
+Any node takes any request. Puts go straight to the store (`putting`); what concerns messages that are due (get, ack,
+nack, extend) and what must be final (cancel, move) goes to the holder of the message's shard: in this process, or at
+another node through `Peers`.
+
+    put ─▶ store ◀─ holder of shard 0 (here)      ◀─┐
+                 ◀─ holder of shard 1 (node b) ◀──── get, ack, nack, extend, cancel, move, peek
+                 ◀─ holder of shard 2 (here)      ◀─┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from capellini.model.errors import CapelliniError, Invalid, NotFound, StoreError, Unavailable
+from capellini.model.message import Delivery, Entry
+from capellini.model.service import Done, ExtendItem, NackItem, Problem, Put
+from capellini.model.timed import MAX_DUE_S, DueMessage, MoveItem, Scheduled, ShardView, TimedCounts
+from capellini.queues.timed.horizon import ENDING_EPOCH, read_shard
+from capellini.queues.timed.keyed import put_keyed
+from capellini.queues.timed.peers import NoPeers, Payload, Peers
+from capellini.queues.timed.place import TimedPlace
+from capellini.queues.timed.positions import ms_of_ticks, parse_id, shard_in, ticks_of
+from capellini.queues.timed.proofs import proof_of
+from capellini.queues.timed.putting import Putting, Register
+from capellini.queues.timed.serving import Answer, Serving, refusal, write_halted
+from capellini.queues.work.getting import CURRENT, Getting
+from capellini.queues.work.letters import MOVED_TTL_S
+
+OTHERS_EVERY_S: Final = 0.5  # other nodes are asked first so often, so that their shards are not left behind
+WAKE_TRIES: Final = 8  # then it comes by itself, a little later
+WAKE_AGAIN_S: Final = 0.4
+FAR_MS: Final = 4_102_444_800_000  # the year 2100: after every due
+T = TypeVar("T")
+STALE: Final = Problem("stale", "the receipt is of an earlier delivery, or the message is gone")
+
+
+class Got(msgspec.Struct, frozen=True):
+    """One delivery, as `Getting` hands it out."""
+
+    delivery: Delivery
+    until_s: float  # elapsed time: too late to be handed out then
+    first: int = 0
+    count: int = 1
+
+
+class Owners(msgspec.Struct):
+    """What this node knows of who works which shard; renewed by its keeper."""
+
+    me: str
+    nodes: dict[int, str] = msgspec.field(default_factory=dict)  # by shard
+
+
+class TimedQueue:
+    """Made by `TimedKeeper.queue(record)`; do not keep it across calls. Calls raise Gone (of `work.place`) when this
+    generation is over: look the queue up again, as for work queues."""
+
+    def __init__(
+        self,
+        place: TimedPlace,
+        serving: Serving,
+        owners: Owners,
+        peers: Peers,
+        current: CURRENT,
+        register: Register,
+        look_again: Callable[[int], Awaitable[str]],
+    ) -> None:
+        self.place = place
+        self.serving = serving
+        self._owners = owners
+        self._peers = peers
+        self._look_again = look_again  # who works this shard, as the store says now
+        self.putting = Putting(place, self.wake, register)
+        # the same waiting, sharing and giving back as for work queues: it asks for `claim` and `next_due_ms` only
+        self.getting = Getting(cast(Any, place), cast(Any, self), cast(Any, self._release), current)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._waking: dict[int, int] = {}
+        self._others_s = -1e9
+
+    # Putting
+
+    async def put(self, messages: Sequence[Scheduled]) -> list[Put | Problem]:
+        """One answer per message, in order. Due in the past: at once. Unknown as a Problem: it may have been put."""
+        results: dict[int, Put | Problem] = {}
+        plain: list[int] = []
+        keyed: list[int] = []
+        for index, message in enumerate(messages):
+            if (problem := self._too_far(message.due_ms)) is not None:
+                results[index] = problem
+            else:
+                (plain if message.key is None else keyed).append(index)
+
+        async def together() -> None:
+            if plain:
+                answers = await self.putting.put([messages[index] for index in plain])
+                results.update(zip(plain, answers, strict=True))
+
+        async def once(index: int) -> None:
+            results[index] = await self._put_once(f"key:{messages[index].key}", messages[index])
+
+        await _gathered([together(), *[once(index) for index in keyed]])
+        return [results[index] for index in range(len(messages))]
+
+    def _too_far(self, due_ms: int) -> Problem | None:
+        if due_ms - self.place.now_ms() <= MAX_DUE_S * 1000:
+            return None
+        return Problem(Invalid.name, f"due is more than {MAX_DUE_S / 86_400:g} days ahead: that must be a mistake")
+
+    async def _put_once(self, key: str, message: Scheduled) -> Put | Problem:
+        keyed = msgspec.structs.replace(message, key=key)
+        try:
+            return await put_keyed(self.place, self.putting, key, keyed, self.place.options.window_s)
+        except StoreError as error:
+            return Problem.of(error)
+
+    async def put_moved(self, key: str, entry: Entry) -> None:
+        """A move into this queue, due now, once per key: what `PutMoved` of `work.letters` does for work queues."""
+        message = Scheduled(entry, self.place.now_ms(), key)
+        answer = await put_keyed(self.place, self.putting, key, message, MOVED_TTL_S)
+        if isinstance(answer, Problem):
+            raise answer.raised()
+
+    def wake(self, shard: int, ticks: int) -> None:
+        """The shard's holder should read up to there soon. Told once at a time; more is told after it."""
+        holder = self.serving.holder(shard)
+        if holder is not None:
+            holder.wake(ticks)
+            return
+        if shard not in self._waking:
+            self._waking[shard] = ticks
+            self._spawn(self._wake_other(shard))
+        else:
+            self._waking[shard] = max(ticks, self._waking[shard])
+
+    async def _wake_other(self, shard: int) -> None:
+        told, tries = 0, 0
+        while (ticks := self._waking[shard]) > told and tries < WAKE_TRIES:
+            try:
+                await self._ask(shard, "wake", [ticks])
+                told, tries = ticks, 0
+            except CapelliniError:
+                self.place.guards["holder not woken yet"] += 1  # between two holders, perhaps
+                tries += 1
+                await self.place.clock.sleep(WAKE_AGAIN_S)
+        del self._waking[shard]
+
+    # Getting
+
+    async def get(self, count: int, wait_s: float, visibility_s: float | None) -> list[Delivery]:
+        """Messages that are due: from the shards here, and from other nodes'. Waits up to `wait_s`."""
+        seconds = self.place.options.visibility_s if visibility_s is None else visibility_s
+        got = cast(list[Got], await self.getting.get(count, wait_s, int(seconds * 1000)))
+        return [one.delivery for one in got]
+
+    async def claim(self, count: int, visibility_ms: int) -> list[Got]:
+        now_s = self.place.clock.elapsed_s()
+        others = sorted(set(self._owners.nodes.values()) - {self._owners.me, ""})
+        until_s = now_s + visibility_ms / 1000
+        sent_ms = self.place.now_ms()
+        found: list[Delivery] = []
+        if now_s - self._others_s < OTHERS_EVERY_S:
+            found = self.serving.take(count, visibility_ms, sent_ms)
+        if not found and others:
+            self._others_s = now_s
+            found = await self._take_elsewhere(others, count, visibility_ms)
+        if not found:
+            found = self.serving.take(count, visibility_ms, self.place.now_ms())
+        return [Got(one, until_s) for one in found]
+
+    async def _take_elsewhere(self, nodes: list[str], count: int, visibility_ms: int) -> list[Delivery]:
+        """From the first of the other nodes that has something."""
+        self.place.random.shuffle(nodes)
+        for node in nodes:
+            sent_ms = self.place.now_ms()
+            try:
+                data = await self._call(node, "take", Payload(self.place.generation, -1, [count, visibility_ms]))
+            except StoreError:
+                continue  # what it handed out, if it did, comes back when its visibility ends
+            found = msgspec.msgpack.decode(data, type=list[Delivery])
+            if found:
+                visible_at = (sent_ms + visibility_ms) / 1000
+                return [msgspec.structs.replace(one, visible_at=visible_at) for one in found]
+        return []
+
+    def next_due_ms(self) -> int:
+        """When something here can be had."""
+        times = [at_ms for holder in self.serving.held() if (at_ms := holder.next_ms()) is not None]
+        return min(times, default=FAR_MS)
+
+    def _release(self, got: list[Got]) -> None:
+        """Messages that were handed to nobody can be had at once."""
+        self._spawn(self.nack([NackItem(one.delivery.receipt, 0.0) for one in got]))
+
+    # Holding
+
+    async def ack(self, receipts: Sequence[str]) -> list[Done | Problem]:
+        return await self._held("ack", receipts, [None] * len(receipts))
+
+    async def nack(self, items: Sequence[NackItem]) -> list[Done | Problem]:
+        delays = [None if item.delay_s is None else int(item.delay_s * 1000) for item in items]
+        return await self._held("nack", [item.receipt for item in items], delays)
+
+    async def extend(self, items: Sequence[ExtendItem]) -> list[Done | Problem]:
+        """Told on this node's clock, from the time of asking."""
+        sent_ms = self.place.now_ms()
+        lives = [int(item.visibility_s * 1000) for item in items]
+        results = await self._held("extend", [item.receipt for item in items], lives)
+        return [
+            Done((sent_ms + life_ms) / 1000) if isinstance(result, Done) else result
+            for result, life_ms in zip(results, lives, strict=True)
+        ]
+
+    async def _held(
+        self, operation: str, receipts: Sequence[str], values: Sequence[int | None]
+    ) -> list[Done | Problem]:
+        results: list[Done | Problem] = [STALE] * len(receipts)
+        shards: dict[int, list[tuple[int, Any]]] = {}
+        for index, text in enumerate(receipts):
+            try:
+                proof = proof_of(self.place.secret, self.place.generation, text)
+            except Invalid as error:
+                results[index] = Problem.of(error)
+                continue
+            if proof is not None:
+                value = values[index]
+                if operation == "nack" and value is None:
+                    value = self._delay_ms(proof.delivery)
+                item = (proof.offset, proof.epoch, proof.delivery, value)
+                shards.setdefault(proof.shard, []).append((index, item))
+        await self._all_shards(operation, shards, results)
+        return results
+
+    def _delay_ms(self, delivery: int) -> int:
+        options = self.place.options
+        delay_s = min(options.nack_delay_s * 2.0 ** min(delivery - 1, 40), options.nack_delay_most_s)
+        return int(delay_s * 1000)
+
+    async def _all_shards(
+        self, operation: str, shards: dict[int, list[tuple[int, Any]]], results: list[Done | Problem]
+    ) -> None:
+        async def one(shard: int, items: list[tuple[int, Any]]) -> None:
+            try:
+                answers = await self._ask(shard, operation, [item for _, item in items])
+            except CapelliniError as error:
+                answers = [refusal(error)] * len(items)
+            for (index, _), answer in zip(items, answers, strict=True):
+                at = None if answer.at_ms is None else answer.at_ms / 1000
+                results[index] = Problem(answer.error, answer.says) if answer.error else Done(at)
+
+        await _gathered([one(shard, items) for shard, items in shards.items()])
+
+    # Cancel and move
+
+    async def cancel(self, ids: Sequence[str]) -> list[Done | Problem]:
+        """Final once Done: it is never delivered (again). Problems: invalid (no id), not_found (unknown, acked,
+        or cancelled before), conflict (somebody has it now), unavailable (nobody works its shard now), unknown."""
+        return await self._by_id("cancel", [(id, id) for id in ids])
+
+    async def move(self, items: Sequence[MoveItem]) -> list[Done | Problem]:
+        """Another due, under the same id. Done's `visible_at` is the new due. Problems as for cancel."""
+        far = {index: problem for index, item in enumerate(items) if (problem := self._too_far(item.due_ms))}
+        near = [(item.id, (item.id, item.due_ms)) for index, item in enumerate(items) if index not in far]
+        moved = iter(await self._by_id("move", near))
+        return [far[index] if index in far else next(moved) for index in range(len(items))]
+
+    async def _by_id(self, operation: str, items: Sequence[tuple[str, Any]]) -> list[Done | Problem]:
+        results: list[Done | Problem] = [Problem(NotFound.name, "there is no such message")] * len(items)
+        shards: dict[int, list[tuple[int, Any]]] = {}
+        for index, (id, item) in enumerate(items):
+            try:
+                shards.setdefault(shard_in(parse_id(id)), []).append((index, item))
+            except Invalid as error:
+                results[index] = Problem.of(error)
+        await self._all_shards(operation, shards, results)
+        return results
+
+    # Looking
+
+    async def peek(self, count: int, after: str = "") -> list[DueMessage]:
+        """What is next, by due. `after`: the id of the last one seen."""
+        from_ms = ms_of_ticks(ticks_of(parse_id(after))) if after else 0
+        return await self.due_between(from_ms, FAR_MS, count, after)
+
+    async def due_between(self, from_ms: int, to_ms: int, count: int, after: str = "") -> list[DueMessage]:
+        """What is due in that time and not finished, by due, up to `count`. For the next page give the last one's due
+        as `from_ms` and its id as `after`. Raises Unavailable while a shard has no holder."""
+        from_ms, to_ms = max(0, from_ms), min(to_ms, FAR_MS)
+        pages = await asyncio.gather(
+            *[self._listed(shard, from_ms, to_ms, count + bool(after)) for shard in await self._known_shards()]
+        )
+        found = [one for page, _ in pages for one in page if (one.due_at * 1000, one.id) > (from_ms, after)]
+        return sorted(found, key=lambda one: (one.due_at, one.id))[:count]
+
+    async def _listed(self, shard: int, from_ms: int, to_ms: int, count: int) -> tuple[list[DueMessage], bool]:
+        if self.serving.holder(shard) is not None:
+            return await self.serving.listed(shard, from_ms, to_ms, count)
+        data = await self._asked(shard, "list", [from_ms, to_ms, count])
+        return msgspec.msgpack.decode(data, type=tuple[list[DueMessage], bool])
+
+    async def statistics(self) -> TimedCounts:
+        """Exact at each holder for what it has read; what is scheduled further ahead is counted up to a bound."""
+        ready = in_flight = waiting = scheduled = 0
+        exact, oldest = True, None
+        for shard in await self._known_shards():
+            try:
+                view = await self.view(shard)
+                page, all = await self._listed(shard, 0, FAR_MS, 1_000)
+            except StoreError:
+                exact = False
+                continue
+            ready, in_flight, waiting = ready + view.ready, in_flight + view.in_flight, waiting + view.waiting
+            scheduled += max(0, len(page) - view.ready - view.in_flight - view.waiting)
+            exact = exact and all
+            if page and (oldest is None or page[0].due_at * 1000 < oldest):
+                oldest = int(page[0].due_at * 1000)
+        return TimedCounts(ready, in_flight, waiting, scheduled, oldest, exact)
+
+    async def shards(self) -> list[ShardView]:
+        return [await self._view_or_not(shard) for shard in await self._known_shards()]
+
+    async def _known_shards(self) -> list[int]:
+        return sorted({*range(self.place.options.shards), *self._owners.nodes})
+
+    async def view(self, shard: int) -> ShardView:
+        if self.serving.holder(shard) is not None:
+            return await self.serving.view(shard)
+        return msgspec.msgpack.decode(await self._asked(shard, "view", []), type=ShardView)
+
+    async def _view_or_not(self, shard: int) -> ShardView:
+        try:
+            return await self.view(shard)
+        except StoreError:
+            node = self._owners.nodes.get(shard, "")
+        rows = [row for row in await read_shard(self.place, shard) if row.epoch < ENDING_EPOCH]
+        return ShardView(
+            queue=self.place.name,
+            shard=shard,
+            state="unreachable" if node else "nobody",
+            holder=node,
+            epoch=rows[0].epoch if rows else 0,
+            cursor_at=None,
+            horizon_at=ms_of_ticks(rows[0].horizon) / 1000 if rows else None,
+            lag_s=None,
+            retired=shard >= self.place.options.shards,
+            takeovers=rows[0].epoch if rows else 0,
+            suspicious="its holder does not answer" if node else "",
+        )
+
+    async def stop_shard(self, shard: int) -> ShardView:
+        """By an operator: its holder hands out nothing until it is started. Survives a change of holder."""
+        return await self._halt(shard, True)
+
+    async def start_shard(self, shard: int) -> ShardView:
+        return await self._halt(shard, False)
+
+    async def _halt(self, shard: int, stopped: bool) -> ShardView:
+        if shard not in await self._known_shards():
+            raise Invalid(f"{self.place.name} has no shard {shard}")
+        await write_halted(self.place, shard, stopped)
+        try:
+            await self._ask(shard, "halt", [None])
+        except Unavailable:
+            self.place.guards["halt told to nobody"] += 1  # the next holder reads it
+        return await self._view_or_not(shard)
+
+    # Asking the holder of a shard
+
+    async def _ask(self, shard: int, operation: str, items: list[Any]) -> list[Answer]:
+        if self.serving.holder(shard) is not None:
+            return await self.serving.do(shard, operation, items)
+        return msgspec.msgpack.decode(await self._asked(shard, operation, items), type=list[Answer])
+
+    async def _asked(self, shard: int, operation: str, items: list[Any]) -> bytes:
+        """Another node's answer; if it does not hold the shard any more, that of the one that does now."""
+        payload = Payload(self.place.generation, shard, items)
+        node = self._owners.nodes.get(shard, "")
+        if node and node != self._owners.me:
+            try:
+                return await self._call(node, operation, payload)
+            except Unavailable:
+                self.place.guards["shard was not held there"] += 1
+        now = await self._look_again(shard)
+        if not now or now in (node, self._owners.me):
+            raise Unavailable(f"nobody works shard {shard} of {self.place.name} now: try again")
+        return await self._call(now, operation, payload)
+
+    async def _call(self, node: str, operation: str, payload: Payload) -> bytes:
+        return await self._peers.call(node, self.place.name, operation, msgspec.msgpack.encode(payload))
+
+    async def serve(self, operation: str, payload: Payload) -> bytes:
+        """What another node asks: of the shards held here only."""
+        if operation == "take":
+            count, visibility_ms = payload.items
+            answer: Any = self.serving.take(count, visibility_ms, 0)
+        elif operation == "view":
+            answer = await self.serving.view(payload.shard)
+        elif operation == "list":
+            answer = await self.serving.listed(payload.shard, *payload.items)
+        else:
+            answer = await self.serving.do(payload.shard, operation, payload.items)
+        return msgspec.msgpack.encode(answer)
+
+    # The end
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(self._quietly(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _quietly(self, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await work
+        except CapelliniError:
+            self.place.guards["background work failed"] += 1
+
+    def stop_waiting(self) -> None:
+        """Long polls end now, with nothing: the node is going away."""
+        self.getting.stop_waiting()
+
+    async def close(self) -> None:
+        """Long polls end; what was begun is finished."""
+        self.getting.stop_waiting()
+        while self._tasks:
+            await asyncio.gather(*list(self._tasks), return_exceptions=True)
+
+
+async def _gathered(work: list[Coroutine[Any, Any, None]]) -> None:
+    """All of them, to their ends; then the first error, if there was one."""
+    if len(work) == 1:
+        await work[0]
+        return
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+
+
+__all__ = ["NoPeers", "Owners", "Peers", "TimedQueue"]

@@ -1,0 +1,235 @@
+"""What a node does with the shards that it holds itself, for callers here and at other nodes.
+
+An operation is a name and a list of items; its answers are one per item. The same function serves both: a caller in
+this process without a detour, another node's through bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from capellini.model.errors import CapelliniError, Invalid, Stale, Unavailable
+from capellini.model.message import Delivery
+from capellini.model.timed import DueMessage, ShardView
+from capellini.queues.timed import acting
+from capellini.queues.timed.desk import Message, State
+from capellini.queues.timed.holder import Holder, read_halted
+from capellini.queues.timed.horizon import OPERATOR_EPOCH
+from capellini.queues.timed.place import TimedPlace
+from capellini.queues.timed.positions import before, id_text, ms_of_ticks, parse_id, ticks_of, ticks_of_ms
+from capellini.queues.timed.proofs import DELIVERY_BITS, EPOCH_BITS, Proof, lower, receipt_of
+from capellini.queues.timed.rows import TimedRow, order_key, read_between
+from capellini.store.interface import Batch
+from capellini.store.schema import TIMED_SHARDS
+
+LISTED_ROWS: Final = 1_000  # looked at per shard for one list or count
+LAG_ALARM_SHARE: Final = 0.5  # of the retention: a cursor that is so far behind comes near the end of what is kept
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """Of one item: an error by name, or when it is visible next."""
+
+    error: str = ""
+    says: str = ""
+    at_ms: int | None = None
+
+
+STALE: Final = Answer(Stale.name, "the receipt is of an earlier delivery, or the message is gone")
+
+
+def refusal(error: CapelliniError) -> Answer:
+    return Answer(error.name, error.says)
+
+
+class Serving:
+    def __init__(self, place: TimedPlace, holders: Mapping[int, Holder]) -> None:
+        self._place = place
+        self._holders = holders
+
+    def holder(self, shard: int) -> Holder | None:
+        found = self._holders.get(shard)
+        return found if found is not None and found.acts() else None
+
+    def held(self) -> list[Holder]:
+        return list(self._holders.values())
+
+    # Handing out
+
+    def take(self, count: int, visibility_ms: int, sent_ms: int) -> list[Delivery]:
+        """From the shards held here. `visible_at` is told on the clock of who asked, from the time it asked at."""
+        place = self._place
+        found: list[Delivery] = []
+        shards = list(self._holders)
+        place.random.shuffle(shards)
+        for shard in shards:
+            holder = self._holders[shard]
+            for message in holder.take(count - len(found), visibility_ms):
+                found.append(self._delivery(holder, message, sent_ms + visibility_ms))
+            if len(found) >= count:
+                break
+        return found
+
+    def _delivery(self, holder: Holder, message: Message, until_ms: int) -> Delivery:
+        place, row = self._place, message.row
+        proof = Proof(holder.shard, message.offset, holder.epoch, message.deliveries)
+        return Delivery(
+            id=id_text(row.id),
+            receipt=receipt_of(place.secret, place.generation, proof),
+            body=row.entry.body,
+            attributes=row.entry.attributes or {},
+            put_at=row.put_ms / 1000,
+            deliveries=message.deliveries,
+            visible_at=until_ms / 1000,
+        )
+
+    # One shard's operations
+
+    async def do(self, shard: int, operation: str, items: list[Any]) -> list[Answer]:
+        """Raises Unavailable when this node does not hold the shard."""
+        holder = self.holder(shard)
+        if holder is None:
+            raise Unavailable(f"this node does not work shard {shard} of {self._place.name} now: try again")
+        act = _OPERATIONS.get(operation)
+        if act is None:
+            raise Invalid(f"{operation!r} is no operation of timed queues")
+        return await holder.apart(act(holder, items))
+
+    async def view(self, shard: int) -> ShardView:
+        holder = self.holder(shard)
+        if holder is None:
+            raise Unavailable(f"this node does not work shard {shard} of {self._place.name} now")
+        place, desk = self._place, holder.desk
+        lag_s = max(0.0, (place.now_ticks() - ticks_of(holder.read)) / 1e7)
+        old_s = max(0.0, (place.now_ticks() - holder.cursor_ticks) / 1e7)
+        near = old_s > place.options.retention_s * LAG_ALARM_SHARE and bool(desk.first())
+        return ShardView(
+            queue=place.name,
+            shard=shard,
+            state="stopped" if holder.halted else "started",
+            holder=holder.lease.node,
+            epoch=holder.epoch,
+            cursor_at=ms_of_ticks(holder.cursor_ticks) / 1000,
+            horizon_at=ms_of_ticks(holder.published) / 1000,
+            lag_s=lag_s,
+            ready=desk.ready,
+            waiting=len(desk) - desk.ready - desk.flying,
+            in_flight=desk.flying,
+            retired=shard >= place.options.shards,
+            takeovers=holder.epoch,
+            suspicious="its oldest message comes near the end of its retention" if near else "",
+        )
+
+    async def listed(self, shard: int, from_ms: int, to_ms: int, count: int) -> tuple[list[DueMessage], bool]:
+        """What is due in that time, as far as it was looked at; True: that was all."""
+        holder = self.holder(shard)
+        if holder is None:
+            raise Unavailable(f"this node does not work shard {shard} of {self._place.name} now")
+        holder.roll()
+        here = [m for m in holder.desk.messages.values() if from_ms <= m.row.due_ms < to_ms]
+        found = [due_message(m.row, _STATE[m.state], m.deliveries) for m in here if m.state in _STATE]
+        after = max(holder.read, before(ticks_of_ms(from_ms)), key=order_key)
+        reach = await read_between(self._place, shard, after, ticks_of_ms(to_ms) - 1, min(count, LISTED_ROWS))
+        known = set(holder.desk.ids)
+        for row in reach.rows:
+            if row.cancelled or row.moved_to is not None or row.position in holder.ahead or row.id in known:
+                continue
+            if from_ms <= row.due_ms < to_ms:
+                found.append(due_message(row, "scheduled", 0))
+        return sorted(found, key=lambda one: (one.due_at, one.id)), ticks_of(reach.to) >= ticks_of_ms(to_ms) - 1
+
+
+_STATE: Final = {State.WAITING: "scheduled", State.READY: "ready", State.FLYING: "in_flight"}
+
+
+def due_message(row: TimedRow, state: str, deliveries: int) -> DueMessage:
+    return DueMessage(
+        id=id_text(row.id),
+        state=state,
+        due_at=row.due_ms / 1000,
+        put_at=row.put_ms / 1000,
+        deliveries=deliveries,
+        body=row.entry.body,
+        attributes=row.entry.attributes or {},
+    )
+
+
+def _held(holder: Holder, items: list[Any]) -> list[tuple[int, int]]:
+    """(offset, delivery) of each proof; one of another holder's epoch proves nothing here."""
+    epoch = lower(holder.epoch, EPOCH_BITS)
+    held = []
+    for offset, of_epoch, delivery, *_ in items:
+        message = holder.desk.messages.get(offset) if of_epoch == epoch else None
+        good = message is not None and lower(message.deliveries, DELIVERY_BITS) == delivery
+        held.append((offset, message.deliveries) if good and message is not None else (-1, 0))
+    return held
+
+
+async def _ack(holder: Holder, items: list[Any]) -> list[Answer]:
+    return [Answer() if good else STALE for good in await acting.ack(holder, _held(holder, items))]
+
+
+async def _nack(holder: Holder, items: list[Any]) -> list[Answer]:
+    ats = await acting.nack(holder, _held(holder, items), [item[3] for item in items])
+    return [STALE if at_ms is None else Answer(at_ms=at_ms) for at_ms in ats]
+
+
+async def _extend(holder: Holder, items: list[Any]) -> list[Answer]:
+    ats = acting.extend(holder, _held(holder, items), [item[3] for item in items])
+    return [STALE if at_ms is None else Answer(at_ms=at_ms) for at_ms in ats]
+
+
+async def _each(items: list[Any], act: Callable[[Any], Awaitable[int | None]]) -> list[Answer]:
+    async def one(item: Any) -> Answer:
+        try:
+            return Answer(at_ms=await act(item))
+        except CapelliniError as error:
+            return refusal(error)
+
+    return list(await asyncio.gather(*[one(item) for item in items]))
+
+
+async def _cancel(holder: Holder, items: list[Any]) -> list[Answer]:
+    async def act(item: str) -> None:
+        await acting.cancel(holder, parse_id(item))
+
+    return await _each(items, act)
+
+
+async def _move(holder: Holder, items: list[Any]) -> list[Answer]:
+    async def act(item: tuple[str, int]) -> int:
+        return await acting.move(holder, parse_id(item[0]), item[1])
+
+    return await _each(items, act)
+
+
+async def _wake(holder: Holder, items: list[Any]) -> list[Answer]:
+    for ticks in items:
+        holder.wake(ticks)
+    return [Answer() for _ in items]
+
+
+async def _halt(holder: Holder, items: list[Any]) -> list[Answer]:
+    holder.halted = await read_halted(holder.place, holder.shard)
+    holder.place.woken()
+    return [Answer()]
+
+
+async def write_halted(place: TimedPlace, shard: int, stopped: bool) -> None:
+    """An operator's word: the holder, and every later one, keeps to it."""
+    rows = (((OPERATOR_EPOCH,), {"stopped": stopped}),)
+    await place.store.write(Batch(TIMED_SHARDS, (*place.partition, shard), rows))
+
+
+_OPERATIONS: Final[dict[str, Callable[[Holder, list[Any]], Any]]] = {
+    "ack": _ack,
+    "nack": _nack,
+    "extend": _extend,
+    "cancel": _cancel,
+    "move": _move,
+    "wake": _wake,
+    "halt": _halt,
+}
