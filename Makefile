@@ -71,12 +71,11 @@ check: setup ## ruff, mypy strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup java ## measure this machine: stores and work queues, with the peers that can be had
-	$(BIN)/capellini bench store
-	$(BIN)/capellini bench work
+bench: setup java ## measure this machine: stores, queues and counters, with the peers that can be had
+	for name in store work timed counters; do $(BIN)/capellini bench $$name; done
 
 simulate: setup ## run the seeded simulations (SEEDS=200)
-	$(BIN)/capellini simulate work --seeds $(SEEDS)
+	for name in work timed counters; do $(BIN)/capellini simulate $$name --seeds $(SEEDS); done
 
 coverage: setup java ## tests with branch coverage; node and client printed apart
 	@rm -f .coverage .coverage.*

@@ -44,6 +44,7 @@ RULES: Final[dict[str, Rule]] = {
     "create": Rule.FREELY,
     "queues": Rule.FREELY,
     "show": Rule.FREELY,
+    "body_limit": Rule.FREELY,
     "change": Rule.FREELY,
     "pause": Rule.FREELY,
     "purge": Rule.SURELY,  # would also purge what was put since
