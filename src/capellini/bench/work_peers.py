@@ -1,6 +1,6 @@
 """The embedded node beside the usual queues: same drivers, same messages, everything durable before it is confirmed.
 
-    b100   batches of 100, one under way per process     PostgreSQL (rate), Redis (server CPU)
+    b100   batches of 100, 32 workers in all             PostgreSQL (rate), Redis (server CPU)
     c32    single messages, 32 workers in all            beanstalkd (rate)
 
 All sides run in turns, so that what else the machine does hits them alike; the median of the turns' ratios counts.
@@ -91,10 +91,20 @@ def _turns(scale: Scale, shape: Shape, messages: int, ours: Server, others: dict
                 continue
             if not first:
                 runs[name].append(found)
+    few = _with_few(ours, others, messages, layouts) if VS_POSTGRES in runs and VS_POSTGRES not in failed else None
     return {
-        name: unmeasured(name, failed[name]) if name in failed else _figure(name, server, our_runs, runs[name], layouts)
+        name: unmeasured(name, failed[name])
+        if name in failed
+        else _figure(name, server, our_runs, runs[name], layouts, few)
         for name, server in others.items()
     }
+
+
+def _with_few(ours: Server, others: dict[str, Server], messages: int, layouts: dict[str, float]) -> float:
+    """The ratio of rates with one batch under way per process: for the details."""
+    mine = driving.drive(ours, "few", driving.B100_FEW, messages)
+    best = max(layouts, key=lambda layout: layouts[layout])
+    return mine.per_s / driving.drive(others[VS_POSTGRES], f"{best}_few", driving.B100_FEW, messages).per_s
 
 
 def _postgres(server: Server, turn: int, shape: Shape, messages: int, layouts: dict[str, float]) -> Run:
@@ -108,7 +118,9 @@ def _postgres(server: Server, turn: int, shape: Shape, messages: int, layouts: d
     return max(runs.values(), key=lambda run: run.per_s)
 
 
-def _figure(name: str, server: Server, ours: list[Run], theirs: list[Run], layouts: dict[str, float]) -> Figure:
+def _figure(
+    name: str, server: Server, ours: list[Run], theirs: list[Run], layouts: dict[str, float], few: float | None = None
+) -> Figure:
     ratio: Callable[[Run, Run], float] = _cpu_ratio if name == CPU_VS_REDIS else _rate_ratio
     ratios = [ratio(mine, other) for mine, other in zip(ours, theirs, strict=True)]
     detail: Detail = {
@@ -126,6 +138,7 @@ def _figure(name: str, server: Server, ours: list[Run], theirs: list[Run], layou
     }
     if server.name == "postgres":
         detail["layouts_per_s"] = {layout: round(rate) for layout, rate in layouts.items()}
+        detail["ratio_with_8_under_way"] = None if few is None else round(few, 2)
     return judge(name, median(ratios), detail)
 
 
