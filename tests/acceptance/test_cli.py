@@ -240,6 +240,7 @@ def test_a_look_inside(node_address: str, queue: str) -> None:
     assert lines(at, "debug", "message", queue, id)[0]["id"] == id
     assert id in said(at, "debug", "message", queue, id)
     assert "repair=BUCKET" in refused(at, "debug", "pointers", queue, "--set", "reader=1")
+    assert "moved back only" in refused(at, "debug", "pointers", queue, "--set", "repair=5000")
 
 
 def test_errors_say_what_to_do_next(node_address: str, queue: str) -> None:

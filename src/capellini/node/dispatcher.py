@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capellini.model.counters import CounterService
-from capellini.model.errors import Conflict
+from capellini.model.errors import Conflict, Invalid
 from capellini.model.message import Delivery, NewMessage, Peeked
 from capellini.model.scheduling import NewSchedule, ScheduleInfo, TimedService
 from capellini.model.service import (
@@ -135,6 +135,9 @@ class Dispatcher(Service):
         return await self._work.pointers(name)
 
     async def move_repair(self, name: str, bucket: int) -> PointersView:
+        stands = (await self._work.pointers(name)).repair
+        if bucket > stands:
+            raise Invalid(f"repair stands at bucket {stands}, and can be moved back only, not on to {bucket}")
         return await self._work.move_repair(name, bucket)
 
     async def message(self, name: str, id: str) -> MessageView:

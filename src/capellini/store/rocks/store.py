@@ -70,6 +70,7 @@ class RocksStore(Store):
     ) -> RocksStore:
         """Raises CannotOpen, InUse when another process has it open, or Full."""
         folders.make(folder, create, room_bytes)
+        folders.read_format(folder)  # one that is not ours to read is refused before anything is touched
         lock = folders.FolderLock(folder)
         try:
             folders.migrate(folder)
