@@ -103,6 +103,7 @@ async def troubled(flow: TimedFlow, chance: random.Random, tell: Tell, at_once: 
         took_s = await flow.taken_from(second, second.pause, both if at_once else set())
         tell("takeover_after_a_pause_s", round(took_s, 2))
         await asyncio.sleep(max(0.0, BEYOND_LEASE_S - (time.monotonic() - began_s)))
+        both.discard(second.name)  # from now on it may work what the killed one held
         second.resume()
 
     try:
