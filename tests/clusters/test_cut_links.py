@@ -12,7 +12,7 @@ from capellini.local import network, processes
 from capellini.local.cluster import LocalCluster
 from capellini.local.errors import ClusterError
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
+pytestmark = [pytest.mark.cassandra, pytest.mark.slow, pytest.mark.long]  # a second cluster beside the shared one
 
 
 @pytest.fixture

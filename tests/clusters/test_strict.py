@@ -20,7 +20,7 @@ from capellini.store.cassandra import CassandraStore
 from capellini.store.interface import Batch, Slice
 from capellini.store.schema import BUCKETS, TABLES
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
+pytestmark = [pytest.mark.cassandra, pytest.mark.slow, pytest.mark.long]  # a second cluster beside the shared one
 
 SECRET = "wrong-secret"
 
