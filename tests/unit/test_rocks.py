@@ -428,6 +428,31 @@ async def test_a_partition_apart_is_dropped_with_its_column_family(tmp_path: Pat
     await again.close()
 
 
+async def test_partitions_beyond_the_most_column_families_share_one_and_are_dropped_all_the_same(
+    tmp_path: Path, store: RocksStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capellini.store.rocks.database.MOST_APART", 2)
+    for p in "abcd":
+        for key in range(3):
+            await store.write(Batch(APART, (p,), (((key,), {"v": p.encode()}),)))
+    assert len(store._database.apart) == 2 and len(store._database.shared) == 2
+    await store.drop(APART, ("a",))
+    await store.write(Batch(APART, ("d",), (((3,), {"v": b"d"}),)))  # stays where it is though there is room now
+    await store.write(Batch(APART, ("e",), (((1,), {"v": b"e"}),)))
+    await store.drop(APART, ("c",))
+    await round_of_sweeps(store)
+    await store.backup(tmp_path / "copy")
+    await store.close()
+    for folder in ("s", "copy"):
+        again = await opened(tmp_path / folder)
+        found = [await keys(again, p, APART) for p in "abcde"]
+        assert found == [[], [0, 1, 2], [], [0, 1, 2, 3], [1]]
+        assert len(again._database.apart) == 2 and len(again._database.shared) == 1
+        await again.write(Batch(APART, ("c",), (((9,), {"v": b"c"}),)))
+        assert await keys(again, "c", APART) == [9]
+        await again.close()
+
+
 # ---- records
 
 

@@ -19,6 +19,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -35,6 +36,8 @@ from capellini.local.state import STATE_FILE, ClusterState, NodeState, Shape, no
 UP_TIMEOUT_S = 180.0  # 20 s on an idle machine with two cores; busy ones take several times that
 POLL_S = 0.25
 GRACE_S = 20.0  # a node told to end flushes its memory first
+
+Progress = Callable[[int], object]  # called with how many more nodes are there
 
 
 class LocalCluster:
@@ -60,8 +63,9 @@ class LocalCluster:
         tls: bool = False,
         passwords: bool = False,
         timeout_s: float = UP_TIMEOUT_S,
+        progress: Progress = lambda nodes: None,
     ) -> None:
-        """Start the cluster and wait until all nodes reach each other.
+        """Start the cluster and wait until all nodes reach each other; `progress` is called as each of them does.
 
         A cluster of this name that was taken down with its data kept is started again as it was, and one that runs
         is completed; both must have the same number of nodes. `tls` and `passwords` are what clients must have: see
@@ -79,7 +83,7 @@ class LocalCluster:
                 network.build(now.subnet, nodes)
             for number in range(1, nodes + 1):
                 now = self._start(now, number)
-        self.wait_healthy(timeout_s)
+        self.wait_healthy(timeout_s, progress=progress)
 
     def down(self, keep: bool = False) -> None:
         """End every process; remove the data too unless `keep`. Nothing happens where nothing is."""
@@ -174,7 +178,9 @@ class LocalCluster:
         """The nodes' addresses with commas, as drivers want them."""
         return ",".join(node.address for node in self.status())
 
-    def wait_healthy(self, timeout_s: float = UP_TIMEOUT_S, only_running: bool = False) -> None:
+    def wait_healthy(
+        self, timeout_s: float = UP_TIMEOUT_S, only_running: bool = False, progress: Progress = lambda nodes: None
+    ) -> None:
         """Return once every node reaches every other, or raise with what the last one said.
 
         `only_running` asks the running nodes alone, and settles for less when some are down: each must then answer
@@ -187,6 +193,7 @@ class LocalCluster:
                 continue
             whole = all(process_state(each) == "running" for each in now.nodes) and not now.cuts
             self._wait_one(now, node, whole, deadline)
+            progress(1)
 
     def _wait_one(self, now: ClusterState, node: NodeState, whole: bool, deadline: float) -> None:
         last: Exception | None = None

@@ -30,6 +30,7 @@ from capellini.model.address import CassandraAddress
 from capellini.model.clock import Clock, RealClock
 from capellini.model.errors import CapelliniError, Unknown
 from capellini.store import cassandra_schema, cql
+from capellini.store.cassandra_placement import Placement
 from capellini.store.cassandra_session import Bound, Session
 from capellini.store.checks import (
     check_around,
@@ -48,6 +49,7 @@ from capellini.store.interface import (
     Level,
     Outcome,
     Page,
+    Replica,
     Row,
     Slice,
     Store,
@@ -72,6 +74,7 @@ class CassandraStore(Store):
         self._session = session
         self._clock = clock
         self._keyspace = session.address.keyspace
+        self._placement = Placement(session, clock)
         self._updates: dict[Shape, Any] = {}
         # By identity: hashing a table takes long. They hold it, so that no other table gets its identity.
         self._wholes: dict[tuple[int, bool], tuple[Table, Shape, Callable[..., Any]]] = {}
@@ -89,7 +92,16 @@ class CassandraStore(Store):
     async def prepare(self, tables: tuple[Table, ...], create: bool = True) -> None:
         with self._session.call():
             await cassandra_schema.ensure(self._session, tables, create, self._clock)
+            await self._placement.read()
             self._prepared_once = True
+
+    @property
+    def homes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self._placement.homes
+
+    @property
+    def home(self) -> str:  # type: ignore[override]
+        return self._session.dc if self._session.dc in self._placement.homes else ""
 
     # ---- reading
 
@@ -121,14 +133,20 @@ class CassandraStore(Store):
         found = await self._session.read(text, slice.partition, slice.level)
         return values_of(columns, found[0]) if found else {}
 
-    async def partitions(self, table: Table, limit: int = 1_000, after: Key | None = None) -> list[Key]:
+    async def partitions(
+        self, table: Table, limit: int = 1_000, after: Key | None = None, level: Level = Level.QUORUM
+    ) -> list[Key]:
         check_partitions(table, limit, after)
         with self._session.call():
             self.counts.reads += 1
             text = cql.distinct(self._keyspace, table, after is not None)
             parameters = [*(after or ()), min(limit, cql.MOST_ROWS)]
-            found = await self._session.read(text, parameters, Level.QUORUM, limit)
+            found = await self._session.read(text, parameters, level, limit)
             return [key_of(table.partition, row) for row in found]
+
+    async def replicas(self, table: Table, partition: Key) -> tuple[Replica, ...]:
+        with self._session.call():
+            return await self._placement.replicas(table, partition)
 
     # ---- plain writes
 
@@ -143,7 +161,7 @@ class CassandraStore(Store):
             done = False
             for statements, size in await self._requests(batch, made):
                 try:
-                    await self._session.write(statements, batch.level, timestamp_us)
+                    await self._session.write(statements, batch.level, timestamp_us, batch.once)
                 except CapelliniError as error:
                     if not done or isinstance(error, Unknown):
                         raise

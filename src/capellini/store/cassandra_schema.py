@@ -8,6 +8,10 @@
 The version row is changed by compare-and-set, after the step it stands for: two nodes that start at once may both take
 a step, and one may die halfway, so steps are harmless to repeat (`IF NOT EXISTS`). Every sentence here is for a person
 who has to do something about it.
+
+Nodes tell each other of a change, and until they have, one that does not know a table refuses what concerns it
+("INCOMPATIBLE_SCHEMA", "does not exist"); nodes that have just started do so for a while. So nothing is changed before
+they agree, nothing is used before they agree again, and what fails all the same is repeated, each time from the top.
 """
 
 from __future__ import annotations
@@ -25,36 +29,37 @@ from capellini.store.interface import Level, Table, Type, Value
 from capellini.store.schema import SCHEMA_VERSION
 
 AGREEMENT_S: Final = 30.0  # nodes tell each other of a change within seconds; past that something is broken
+ALL_AGREE_S: Final = 5.0  # so long all of them are waited for; then a majority does: one that is down tells old news
 POLL_S: Final = 0.2
 OURS: Final = "capellini"  # the key of the version row
 
 # The statements that lead from a version to the next, `{keyspace}` filled in; each harmless to repeat.
 MIGRATIONS: Final[Mapping[int, tuple[str, ...]]] = {}
-ATTEMPTS: Final = 8  # to make sure of the schema; with the pauses some 10 s, as long as a node takes to come back
-PAUSE_S: Final = 1.0
+PAUSES_S: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0)  # between attempts: as long as a node takes to come back
 
 
 async def ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock) -> None:
-    """Raises CannotOpen with what to do. A cluster that is away for a moment, as when several nodes make the same
-    tables at once, is asked again for a while."""
-    for attempt in range(ATTEMPTS):
+    """Raises CannotOpen with what to do. A cluster that is away for a moment, or whose nodes do not agree yet, as when
+    they have just started or several nodes of ours make the same tables at once, is asked again for a while."""
+    for pause_s in (*PAUSES_S, None):
         try:
-            await _ensure(session, tables, create, clock)
-            break
+            return await _ensure(session, tables, create, clock)
         except NoRights as error:
             raise CannotOpen(
-                f"the tables of keyspace {session.address.keyspace} cannot be read by user "
+                f"the tables of keyspace {session.address.keyspace} cannot be read or changed by user "
                 f"{session.address.username!r}: grant SELECT and MODIFY on the keyspace ({error.says})"
             ) from error
         except StoreError as error:
-            if attempt + 1 == ATTEMPTS:
-                raise CannotOpen(f"{session.address} answers, but does not work: {error.says}") from error
-            await clock.sleep(PAUSE_S)
-    if session.address.username:
-        await _probe(session, (cql.VERSIONS, *tables))
+            if pause_s is None:
+                raise CannotOpen(
+                    f"{session.address} answers, but does not work: {error.says}; see `nodetool describecluster`, "
+                    f"and try again when its nodes agree"
+                ) from error
+            await clock.sleep(pause_s)
 
 
 async def _ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock) -> None:
+    await _agreement(session, clock)
     await _ensure_keyspace(session, create)
     version = await _version(session)
     if version is not None and version > SCHEMA_VERSION:
@@ -68,6 +73,8 @@ async def _ensure(session: Session, tables: tuple[Table, ...], create: bool, clo
     await _agreement(session, clock)
     if version is None:
         await _set_version(session, None, SCHEMA_VERSION)
+    if session.address.username:
+        await _probe(session, (cql.VERSIONS, *tables))
 
 
 async def _ensure_keyspace(session: Session, create: bool) -> None:
@@ -116,16 +123,17 @@ async def _columns(session: Session, table: Table) -> dict[str, tuple[str, str]]
 
 
 async def _agreement(session: Session, clock: Clock) -> None:
-    """Wait until all nodes that are up have the same schema."""
-    deadline_s = clock.elapsed_s() + AGREEMENT_S
+    """Wait until all nodes have the same schema; after a while a majority will do: a node that is down keeps its last
+    version in the list, and learns when it is up. Raises CannotOpen."""
+    started_s = clock.elapsed_s()
     while True:
         local = await session.read("SELECT schema_version FROM system.local", [], Level.ONE)
         peers = await session.read("SELECT schema_version FROM system.peers_v2", [], Level.ONE)
-        # A node that is down keeps its last version in the list: a majority must agree, the rest learns when it is up.
         versions = [str(row[0]) for row in (*local, *peers)]
-        if 2 * versions.count(versions[0]) > len(versions):
+        agreed, waited_s = versions.count(versions[0]), clock.elapsed_s() - started_s
+        if agreed == len(versions) or (waited_s > ALL_AGREE_S and 2 * agreed > len(versions)):
             return
-        if clock.elapsed_s() > deadline_s:
+        if waited_s > AGREEMENT_S:
             raise CannotOpen(f"the nodes of {session.address} disagree on the schema: see `nodetool describecluster`")
         await clock.sleep(POLL_S)
 
@@ -171,7 +179,8 @@ async def _migrate(session: Session, version: int, create: bool) -> None:
 
 
 async def _probe(session: Session, tables: tuple[Table, ...]) -> None:
-    """A compare-and-set that is always refused, on each table: it needs the rights to read and to write."""
+    """A compare-and-set that is always refused, on each table: it needs the rights to read and to write. Raises
+    NoRights, among others."""
     for table in tables:
         column = cql.quoted((table.statics or table.columns)[0].name)
         key = table.partition if table.statics else (*table.partition, *table.clustering)
@@ -179,14 +188,8 @@ async def _probe(session: Session, tables: tuple[Table, ...]) -> None:
             f"UPDATE {cql.place(session.address.keyspace, table)} SET {column} = null WHERE {cql.equal(key)} "
             f"IF {column} != null AND {column} = null"
         )
-        try:
-            prepared = await session.prepare(text)
-            await session.compare_and_set([(prepared, [_SAMPLE[each.type] for each in key])], Level.SERIAL)
-        except StoreError as error:
-            raise CannotOpen(
-                f"user {session.address.username!r} cannot work with table {session.address.keyspace}.{table.name}: "
-                f"grant SELECT and MODIFY on the keyspace ({error.says})"
-            ) from error
+        prepared = await session.prepare(text)
+        await session.compare_and_set([(prepared, [_SAMPLE[each.type] for each in key])], Level.SERIAL)
 
 
 _SAMPLE: Final[Mapping[Type, Value]] = {

@@ -161,11 +161,33 @@ class Session:
                 return rows
             state = result.page_state()
 
-    async def write(self, statements: Sequence[Bound], level: Level, timestamp_us: int) -> None:
+    async def members(self) -> Rows:
+        """All servers as one of them tells: address, data centre, rack, tokens, partitioner (of the one only). Raises
+        Unavailable."""
+        failure: CapelliniError = Unavailable(f"{self.address} has no nodes")
+        first = next(self._turns)
+        for turn in range(len(self.hosts)):
+            host = self.hosts[(first + turn) % len(self.hosts)]
+            rows: Rows = []
+            try:
+                for text in (_MEMBER, _MEMBERS):  # both of the same host: its peers are all but itself
+                    statement = acsylla.create_statement(
+                        text, timeout=self.address.timeout_s / 2, execution_profile=_at(host)
+                    )
+                    self.counts.requests += 1
+                    rows += [row.as_list() for row in await self._inner.execute(statement)]
+                return [[*row, None][:5] for row in rows]
+            except driver.CassException as error:
+                failure = meaning(error, Kind.READ)
+        raise failure
+
+    async def write(self, statements: Sequence[Bound], level: Level, timestamp_us: int, once: bool = False) -> None:
         """One request, with one timestamp however often it is sent."""
         self.counts.statements += len(statements)
         await self._attempts(
-            Kind.WRITE, lambda profile: self._send(statements, self._levels[level], self._serial, profile, timestamp_us)
+            Kind.WRITE,
+            lambda profile: self._send(statements, self._levels[level], self._serial, profile, timestamp_us),
+            1 if once else ATTEMPTS,
         )
 
     async def compare_and_set(self, statements: Sequence[Bound], level: Level) -> list[dict[str, Value]]:
@@ -181,8 +203,10 @@ class Session:
     async def change_schema(self, text: str, what: str) -> None:
         """Always by way of the first host that is up: a table that two coordinators create at once would be two tables.
 
-        Raises CannotOpen, saying `what` it was for.
+        Raises CannotOpen, saying `what` it was for, or StoreError for what may pass: nodes that have just started and
+        do not agree on the schema yet. Whoever asks for a change asks for one that is harmless to repeat.
         """
+        failure: CapelliniError = Unavailable(f"{self.address} has no nodes")
         for host in self.hosts:
             statement = acsylla.create_statement(text, timeout=SCHEMA_TIMEOUT_S, execution_profile=_at(host))
             self.counts.requests += 1
@@ -191,16 +215,18 @@ class Session:
                 return
             except driver.CassErrorServerAlreadyExists:
                 return  # somebody else was first
-            except driver.CassErrorLibNoHostsAvailable as error:
-                failure = error
             except driver.CassErrorServerUnauthorized as error:
                 raise CannotOpen(
                     f"user {self.address.username!r} may not {what}: grant it, or let an administrator run the output "
                     f"of `capellini schema print`"
                 ) from error
             except driver.CassException as error:
-                raise CannotOpen(f"{self.address} does not {what}: {error}") from error
-        raise CannotOpen(f"{self.address} does not {what}: {failure}") from failure
+                failure = meaning(error, Kind.WRITE)
+                if isinstance(failure, Invalid):
+                    raise CannotOpen(f"{self.address} does not {what}: {error}") from error
+                if not isinstance(error, driver.CassErrorLibNoHostsAvailable):
+                    break  # it may have been sent, and another host would make the table a second time
+        raise type(failure)(f"it does not {what}: {failure.says}")
 
     async def close(self) -> None:
         if not self._closed:
@@ -251,14 +277,14 @@ class Session:
             add(prepared.bind(parameters))
         return self._inner.execute_batch(batch)
 
-    async def _attempts(self, kind: Kind | None, send: Callable[[str | None], Any]) -> Any:
+    async def _attempts(self, kind: Kind | None, send: Callable[[str | None], Any], most: int = ATTEMPTS) -> Any:
         """Send until there is an answer. `send` builds the request anew: the driver may still hold the last one.
 
         Without a kind it is the preparing of a statement: like a read, and nobody's request.
         """
         lost: CapelliniError | None = None
         turn = 0
-        most = PREPARE_ATTEMPTS if kind is None else ATTEMPTS
+        most = PREPARE_ATTEMPTS if kind is None else most
         for attempt in range(1, most + 1):
             self.counts.requests += kind is not None
             profile = None
@@ -299,6 +325,8 @@ class Session:
 
 _LOCAL: Final = "SELECT data_center, rpc_address FROM system.local"
 _PEERS: Final = "SELECT data_center, native_address FROM system.peers_v2"
+_MEMBER: Final = "SELECT rpc_address, data_center, rack, tokens, partitioner FROM system.local"
+_MEMBERS: Final = "SELECT native_address, data_center, rack, tokens FROM system.peers_v2"
 
 
 def _at(host: str) -> str:

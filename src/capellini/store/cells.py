@@ -292,7 +292,6 @@ def scan(items, cut, limit, now_us):
         exec(source, scope)
         return scope["scan"]  # type: ignore[no-any-return]
 
-
     def _compile_joined(self, wanted: tuple[str, ...] | None) -> Callable[[Sequence[bytes]], list[Any] | None]:
         """joined(records): the values of whole rows of one size; None for all others.
 

@@ -100,6 +100,14 @@ def make(folder: Path, create: bool, room_bytes: int = 0) -> None:
         _check_room(folder, room_bytes)
 
 
+def check_there(folder: Path) -> None:
+    """For who only reads: a store is there, or is being made. Raises CannotOpen."""
+    if not folder.exists():
+        raise CannotOpen(f"{folder} does not exist: nothing was ever stored there")
+    if folder.is_dir() and not any((folder / name).exists() for name in (FORMAT_FILE, LOCK_FILE)):
+        raise CannotOpen(f"{folder} holds no store: nothing was ever stored there")
+
+
 def make_empty(folder: Path) -> None:
     """A new folder, for a backup. Raises Invalid when something is there, or CannotOpen when it cannot be made."""
     try:

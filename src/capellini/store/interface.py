@@ -135,6 +135,7 @@ class Batch(msgspec.Struct, frozen=True):
     timestamp_us: int | None = None
     level: Level = Level.QUORUM
     sync: bool = True  # embedded: fsync before returning; False: survives the process, not the machine
+    once: bool = False  # the store does not send it again by itself: whoever writes has better to do when it fails
 
 
 class Absent(enum.Enum):
@@ -175,6 +176,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
     applied: bool
     rows: dict[Key | None, dict[str, Value]]
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """A server that holds a partition."""
+
+    name: str  # its address
+    dc: str
+    up: bool  # it answered when it was asked just now: a guess, that may be over by the time it is told
 
 
 class Counts(msgspec.Struct):
@@ -224,9 +233,16 @@ class Store(ABC):
         """Plain. For partitions without conditional cells; others are dropped by `Cas.drop`."""
 
     @abstractmethod
-    async def partitions(self, table: Table, limit: int = 1_000, after: Key | None = None) -> list[Key]:
+    async def partitions(
+        self, table: Table, limit: int = 1_000, after: Key | None = None, level: Level = Level.QUORUM
+    ) -> list[Key]:
         """Partition keys in an order of the store's own; go on with `after` the last one. Only where
         `Table.listable`."""
+
+    async def replicas(self, table: Table, partition: Key) -> tuple[Replica, ...]:
+        """The servers that hold that partition, whether it exists yet or not. Empty: the store has no replicas, or
+        cannot tell. Never raises for a server that is away."""
+        return ()
 
     async def sync(self) -> None:
         """All writes that returned before with `sync` False are durable when this returns. Nothing to do for most
@@ -247,6 +263,8 @@ class Store(ABC):
 
     atomic_bytes: int = 1024 * 1024  # a batch of up to so many bytes is one request
     alone: bool = False  # no other process can change what is in it
+    home: str = ""  # the data centre whose replicas answer at local levels; empty: there are no local levels
+    homes: tuple[str, ...] = ()  # all data centres that hold copies
 
 
 SETTLE_ATTEMPTS: Final = 8  # with the pauses below some 12 s: past any request time-out, short of a caller's patience

@@ -5,6 +5,7 @@
       00 00 't' name                       a table: its number, and how it was declared
       00 00 'a' number                     a space apart (the column family named a<number>): the partition prefix
       it holds
+      00 00 's' partition prefix           a partition that should be apart and is not: there were too many
     number (2) | partition key | 00        head: what was deleted, as pairs of timestamp and bound
     number (2) | partition key | 01        the static columns
     number (2) | partition key | 02 | key  the rows, in the order of their clustering key
@@ -31,6 +32,7 @@ from capellini.store.whole_rows import compiled
 CLOCK_KEY: Final = b"\x00\x00c"
 TABLE_KEYS: Final = b"\x00\x00t"
 APART_KEYS: Final = b"\x00\x00a"
+SHARED_KEYS: Final = b"\x00\x00s"
 FIRST_TABLE: Final = 1  # table 0 is the store itself
 HEAD, STATIC, ROWS, BEYOND = b"\x00", b"\x01", b"\x02", b"\x03"
 _MARK: Final = struct.Struct(">qI")

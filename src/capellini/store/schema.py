@@ -7,6 +7,7 @@
     buckets       (queue, generation, bucket)   ▸ first         blocks of messages; the packed state is static
     keys          (queue, generation, key)                      idempotency keys and moves
     leases        (node)                                        one row per node: incarnation and beat
+    home_leases   (home, node)                                  the same within one data centre, for log queues there
     assignments   (scope)                       ▸ item          which incarnation owns what, with an epoch
     counters      (name)                        ▸ expires_at, mutator   shards of a counter; its tally is the last row
     counter_names (shelf)                       ▸ name          which state each counter has
@@ -15,6 +16,13 @@
     timed_shards  (queue, generation, shard)    ▸ epoch         how far each holder of a shard has read, or will
     timed_records (queue, generation, shard, epoch, run) ▸ seq  what a holder has finished: a snapshot, then changes
     timed_moved   (queue, generation, id)                       where a message is whose due was changed
+    log_extents   (queue, generation, home)     ▸ extent        the extents of a log queue: writer, state, end
+    log_blocks    (queue, generation, extent)   ▸ first, block  blocks of messages, each of one group commit
+    log_producers (queue, generation, producer)                 which extent a producer's sequence is bound to
+    log_groups    (queue, generation)           ▸ name          consumer groups: what each wants, and since when
+    log_owners    (queue, generation, extent)   ▸ reader        which incarnation reads an extent for a group
+    log_cursors   (queue, generation, extent, reader) ▸ epoch, page   what a group has finished of an extent
+    log_delayed   (queue, generation, home)     ▸ shard         delayed messages on their way into an extent
     schedules     (shelf)                       ▸ name          recurring schedules, and how far each has come
     shared        (realm)                       ▸ name          what all nodes know and nobody else: their secret
 
@@ -106,6 +114,15 @@ LEASES: Final = Table(
     listable=True,
 )
 
+HOME_LEASES: Final = Table(
+    name="home_leases",
+    doc="One row per node of a data centre, changed by nodes of that data centre only: it goes on when it is cut off.",
+    partition=_columns(home=Type.TEXT, node=Type.TEXT),
+    columns=_lease_columns,
+    conditional=_names(_lease_columns),
+    listable=True,
+)
+
 _assignment_columns = _columns(node=Type.TEXT, incarnation=Type.TEXT, epoch=Type.INT, token=Type.TEXT)
 ASSIGNMENTS: Final = Table(
     name="assignments",
@@ -184,6 +201,74 @@ TIMED_MOVED: Final = Table(
     columns=_columns(position=Type.TIMEUUID, before=Type.TIMEUUID, number=Type.INT),
 )
 
+_extent_columns = _columns(state=Type.TEXT, end=Type.INT, record=Type.TEXT, token=Type.TEXT)
+LOG_EXTENTS: Final = Table(
+    name="log_extents",
+    doc="The extents of a log queue. Names begin with the time of opening; those below `first` are dropped.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, home=Type.TEXT),
+    clustering=_columns(extent=Type.TEXT),
+    columns=_extent_columns,
+    statics=_columns(first=Type.TEXT, last=Type.TEXT, chain=Type.TEXT),
+    conditional=_names(_extent_columns) | {"first", "last", "chain"},
+)
+
+LOG_BLOCKS: Final = Table(
+    name="log_blocks",
+    doc="The messages of an extent in blocks, each written once by the extent's one writer. Dropped whole.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, extent=Type.TEXT),
+    clustering=_columns(first=Type.INT, block=Type.INT),
+    columns=_columns(count=Type.INT, confirmed=Type.INT, put_ms=Type.INT, chunks=Type.BLOB),
+    statics=_columns(sequences=Type.BLOB),
+    apart=True,
+)
+
+_producer_columns = _columns(extent=Type.TEXT, before=Type.INT, token=Type.TEXT)
+LOG_PRODUCERS: Final = Table(
+    name="log_producers",
+    doc="The extent that a producer's sequence is bound to, and its last sequence before that extent.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, producer=Type.BLOB),
+    columns=_producer_columns,
+    conditional=_names(_producer_columns),
+)
+
+_group_columns = _columns(state=Type.TEXT, record=Type.TEXT, token=Type.TEXT)
+LOG_GROUPS: Final = Table(
+    name="log_groups",
+    doc="Consumer groups of a log queue. A deleted one keeps its row, so that its successor is a new one.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT),
+    clustering=_columns(name=Type.TEXT),
+    columns=_group_columns,
+    conditional=_names(_group_columns),
+)
+
+LOG_OWNERS: Final = Table(
+    name="log_owners",
+    doc="Which incarnation of a node reads an extent for a group, with an epoch that rises with each owner.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, extent=Type.TEXT),
+    clustering=_columns(reader=Type.TEXT),
+    columns=_assignment_columns,
+    statics=_columns(dropped=Type.TEXT),
+    conditional=_names(_assignment_columns) | {"dropped"},
+)
+
+LOG_CURSORS: Final = Table(
+    name="log_cursors",
+    doc="What a group has finished of an extent, in pages, under the epoch of whoever wrote it. Dropped whole.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, extent=Type.TEXT, reader=Type.TEXT),
+    clustering=_columns(epoch=Type.INT, page=Type.INT),
+    columns=_columns(state=Type.BLOB),
+)
+
+_delayed_columns = _columns(state=Type.BLOB, token=Type.TEXT)
+LOG_DELAYED: Final = Table(
+    name="log_delayed",
+    doc="Delayed messages that are due and on their way into an extent: one batch for each shard they waited in.",
+    partition=_columns(queue=Type.TEXT, generation=Type.INT, home=Type.TEXT),
+    clustering=_columns(shard=Type.INT),
+    columns=_delayed_columns,
+    conditional=_names(_delayed_columns),
+)
+
 _schedule_columns = _columns(record=Type.TEXT, token=Type.TEXT)
 SCHEDULES: Final = Table(
     name="schedules",
@@ -205,7 +290,8 @@ SHARED: Final = Table(
 )
 
 TIMED_TABLES: Final = (TIMED_ROWS, TIMED_PARTS, TIMED_SHARDS, TIMED_RECORDS, TIMED_MOVED)
+LOG_TABLES: Final = (LOG_EXTENTS, LOG_BLOCKS, LOG_PRODUCERS, LOG_GROUPS, LOG_OWNERS, LOG_CURSORS, LOG_DELAYED)
 TABLES: Final = (
-    QUEUES, LEFT, MONOTON, POINTERS, BUCKETS, KEYS, LEASES, ASSIGNMENTS, COUNTERS, COUNTER_NAMES, *TIMED_TABLES,
-    SCHEDULES, SHARED,
+    QUEUES, LEFT, MONOTON, POINTERS, BUCKETS, KEYS, LEASES, HOME_LEASES, ASSIGNMENTS, COUNTERS, COUNTER_NAMES,
+    *TIMED_TABLES, *LOG_TABLES, SCHEDULES, SHARED,
 )  # fmt: skip

@@ -26,6 +26,7 @@ from capellini.store.interface import (
     Level,
     Outcome,
     Page,
+    Replica,
     Row,
     Slice,
     Store,
@@ -48,6 +49,8 @@ class SimulatedStore(Store):
         self.client = client
         self.world = client.world
         self.counts = Counts()
+        dcs = self.world.network.dcs
+        self.home, self.homes = (client.dc, dcs) if len(dcs) > 1 else ("", ())
         self._closed = False
 
     async def prepare(self, tables: tuple[Table, ...], create: bool = True) -> None:
@@ -150,7 +153,9 @@ class SimulatedStore(Store):
             raise
         self._note("drop", table.name, partition)
 
-    async def partitions(self, table: Table, limit: int = 1_000, after: Key | None = None) -> list[Key]:
+    async def partitions(
+        self, table: Table, limit: int = 1_000, after: Key | None = None, level: Level = Level.QUORUM
+    ) -> list[Key]:
         check_partitions(table, limit, after)
         self._table(table)
         self.counts.reads += 1
@@ -159,12 +164,23 @@ class SimulatedStore(Store):
             keys = keys[bisect_right(keys, (token(table, after), repr(after), after)) :]
         found: list[Key] = []
         for _, _, key in keys:  # found by one, looked at by a quorum: what a page of a scan shows is of different times
-            page = await self.read(Slice(table, key, limit=1))
+            page = await self.read(Slice(table, key, limit=1, level=level))
             if page.rows or page.static:
                 found.append(key)
                 if len(found) == limit:
                     break
         return found
+
+    async def replicas(self, table: Table, partition: Key) -> tuple[Replica, ...]:
+        """Each is asked whether it is there; one that is cut off from this client, down or paused does not answer."""
+        self._table(table)
+        world, network = self.world, self.world.network
+        await self.client.clock.sleep(network.round_trip())
+        now_s = world.loop.time()
+        return tuple(
+            Replica(one.name, one.dc, network.reaches(self.client.name, one) and one.paused_until_s <= now_s)
+            for one in world.placement(table, partition).replicas
+        )
 
     async def skew_s(self) -> float:
         self._open()

@@ -20,6 +20,7 @@ from capellini.store.layout import (
     BEYOND,
     HEAD,
     ROWS,
+    SHARED_KEYS,
     STATIC,
     Mark,
     Plan,
@@ -190,6 +191,8 @@ def _replace(made: WriteBatch, codec: RowCodec, place: bytes, cells: Cells, hand
 
 def _erase(plan: Plan, prefix: bytes, space: Space | None, made: WriteBatch) -> None:
     """Static columns and rows, without looking at them."""
+    if plan.table.apart and space is not None and not space.number:
+        made.delete(SHARED_KEYS + prefix)
     if space is not None and space.number:
         made.delete(APART_KEYS + space.number.to_bytes(8, "big"))
         made.delete(prefix + STATIC)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ from capellini.store.rocks.database import Database
 ATTEMPTS: Final = 5  # to open it; each takes far less than a process needs to change its files again
 ROWS_AT_ONCE: Final = 1_000
 
+Progress = Callable[[int], object]
+
 
 class Copied(msgspec.Struct, frozen=True):
     """What a backup holds."""
@@ -44,8 +47,9 @@ class Copied(msgspec.Struct, frozen=True):
     took_s: float
 
 
-def copy(folder: Path, target: Path) -> Copied:
-    """Raises Invalid when the target cannot be one; CannotOpen when the folder is none, or either disk fails."""
+def copy(folder: Path, target: Path, progress: Progress = lambda rows: None) -> Copied:
+    """`progress` is called with how many more rows are copied. Raises Invalid when the target cannot be one; CannotOpen
+    when the folder is none, or either disk fails."""
     began_s = time.monotonic()
     number = folders.read_format(folder)
     if number is None:
@@ -57,7 +61,7 @@ def copy(folder: Path, target: Path) -> Copied:
         with tempfile.TemporaryDirectory(prefix="capellini-backup-") as scratch:
             source = _opened(folder, Path(scratch))
             try:
-                rows, size = _copy(source, target)
+                rows, size = _copy(source, target, progress)
             finally:
                 source.close()
         folders.write_format(target, number)
@@ -93,13 +97,13 @@ def _missing(source: Database) -> set[int]:
     return named - {space.number for space in source.apart.values()}
 
 
-def _copy(source: Database, target: Path) -> tuple[int, int]:
+def _copy(source: Database, target: Path, progress: Progress) -> tuple[int, int]:
     made = Database(target, True)
     try:
-        rows, size = _copy_rows(source.rows, made.rows, None)
+        rows, size = _copy_rows(source.rows, made.rows, None, progress)
         for space in source.apart.values():
             handle = made.make_family(space.number)
-            more_rows, more_size = _copy_rows(space.rows, made.rows, handle)
+            more_rows, more_size = _copy_rows(space.rows, made.rows, handle, progress)
             rows, size = rows + more_rows, size + more_size
         made.flush()
     except Exception as error:  # as above
@@ -111,14 +115,16 @@ def _copy(source: Database, target: Path) -> tuple[int, int]:
     return rows, size
 
 
-def _copy_rows(source: Any, target: Any, handle: Any) -> tuple[int, int]:
+def _copy_rows(source: Any, target: Any, handle: Any, progress: Progress) -> tuple[int, int]:
     rows = size = 0
     batch = WriteBatch(raw_mode=True)
     for key, value in source.items():
         batch.put(key, value, handle)
         rows, size = rows + 1, size + len(key) + len(value)
-        if len(batch) >= ROWS_AT_ONCE:
+        if rows % ROWS_AT_ONCE == 0:
             target.write(batch)
             batch = WriteBatch(raw_mode=True)
+            progress(ROWS_AT_ONCE)
     target.write(batch)
+    progress(rows % ROWS_AT_ONCE)
     return rows, size

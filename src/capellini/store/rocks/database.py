@@ -3,6 +3,10 @@
 Most partitions share one column family, each under its own prefix. A partition of a table that is `apart` has a column
 family of its own, made at its first write and dropped with it. Which one is written down beside it (store/layout.py):
 a column family that nothing names was left by a crash between the two, and goes when the folder is opened.
+
+There may be MOST_APART of them. RocksDB writes the options of all column families anew whenever one is made or dropped,
+and reads them again to be sure: 40 ms with 50 of them, half a second with 500, while nothing else runs; and each holds
+two files open. Further partitions share the common one, and are dropped by a range delete.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from rocksdict import (
     AccessType,
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     Checkpoint,
@@ -25,14 +30,16 @@ from rocksdict import (
 
 from capellini.model.errors import CannotOpen
 from capellini.store import folder as folders
-from capellini.store.layout import APART_KEYS, BEYOND, HEAD, ROWS, Plan, pack_marks
+from capellini.store.layout import APART_KEYS, BEYOND, HEAD, ROWS, SHARED_KEYS, Plan, pack_marks
 
 CACHE_BYTES: Final = 32 * 1024 * 1024  # one block cache for everything: hot rows are in memtables anyway
 MEMTABLE_BYTES: Final = 16 * 1024 * 1024
 MEMTABLES_BYTES: Final = 64 * 1024 * 1024  # of all column families together
 LOG_BYTES: Final = 128 * 1024 * 1024  # a larger log makes its oldest column families flush: bounds the time to open
 BLOOM_BITS: Final = 10  # per key: one of a hundred misses reads a block for nothing
+METADATA_BYTES: Final = 4_096  # a piece of an index or a filter
 OPEN_FILES: Final = 512
+MOST_APART: Final = 96  # column families
 
 
 class Space(msgspec.Struct, frozen=True):
@@ -53,6 +60,7 @@ class Database:
         self.folder: Final = folder
         self.scratch: Final = scratch
         self.apart: dict[bytes, Space] = {}  # by the partition's prefix
+        self.shared: dict[bytes, Space] = {}  # those that should be apart and are not
         self._options = _options(Cache(CACHE_BYTES), create)
         if scratch is not None:
             self._options.set_max_open_files(-1)  # it must hold its files open: the other process deletes them
@@ -71,6 +79,8 @@ class Database:
     def load(self) -> None:
         """Find the spaces apart."""
         self.apart = {}
+        prefixes = [key[len(SHARED_KEYS) :] for key, _ in self.registered(SHARED_KEYS)]
+        self.shared = {prefix: self._common(prefix) for prefix in prefixes}
         names = set(Rdict.list_cf(str(self.folder / folders.DATA_FOLDER), self._options)) - {"default"}
         for key, prefix in self.registered(APART_KEYS):
             number = int.from_bytes(key[len(APART_KEYS) :], "big")
@@ -112,14 +122,22 @@ class Database:
     def space(self, plan: Plan, prefix: bytes) -> Space | None:
         """None: a space apart that does not exist."""
         if plan.table.apart:
-            return self.apart.get(prefix)
+            return self.apart.get(prefix) or self.shared.get(prefix)
+        return self._common(prefix)
+
+    def _common(self, prefix: bytes) -> Space:
         return Space(self.rows, None, prefix + ROWS, prefix + BEYOND)
 
     def make_space(self, prefix: bytes, now_us: int) -> tuple[Space, WriteBatch]:
         """A new space apart, and the batch that writes it down: before anything that is then written there."""
+        made = WriteBatch(raw_mode=True)
+        if len(self.apart) >= MOST_APART:
+            made.put(SHARED_KEYS + prefix, b"")
+            made.put(prefix + HEAD, self.rows.get(prefix + HEAD) or pack_marks((), now_us))
+            space = self.shared[prefix] = self._common(prefix)
+            return space, made
         number = max((space.number for space in self.apart.values()), default=0) + 1
         self.make_family(number)
-        made = WriteBatch(raw_mode=True)
         made.put(APART_KEYS + number.to_bytes(8, "big"), prefix)
         if self.rows.get(prefix + HEAD) is None:
             made.put(prefix + HEAD, pack_marks((), now_us))  # by which `partitions` finds it
@@ -133,6 +151,8 @@ class Database:
 
     def forget(self, prefix: bytes, space: Space | None) -> None:
         """A space apart goes as a whole, once the batch that says so is written."""
+        if space is not None:
+            self.shared.pop(prefix, None)
         if space is not None and space.number:
             del self.apart[prefix]
             space.rows.close()
@@ -157,6 +177,11 @@ def _options(cache: Cache, create: bool) -> Options:
     blocks.set_block_cache(cache)
     blocks.set_bloom_filter(BLOOM_BITS, False)
     blocks.set_cache_index_and_filter_blocks(True)  # counted in the cache, so that memory stays bounded
+    # In pieces: a large file's filter as one block fits no shard of the cache, and would be read anew for every row.
+    blocks.set_index_type(BlockBasedIndexType.two_level_index_search())
+    blocks.set_partition_filters(True)
+    blocks.set_metadata_block_size(METADATA_BYTES)
+    blocks.set_pin_top_level_index_and_filter(True)
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
     options = Options(raw_mode=True)
     options.create_if_missing(create)

@@ -196,7 +196,9 @@ class RocksStore(Store):
             self._calls = 0
             await asyncio.sleep(0)
 
-    async def partitions(self, table: Table, limit: int = 1_000, after: Key | None = None) -> list[Key]:
+    async def partitions(
+        self, table: Table, limit: int = 1_000, after: Key | None = None, level: Level = Level.QUORUM
+    ) -> list[Key]:
         self._open()
         check_partitions(table, limit, after)
         plan = self._plan(table)

@@ -67,7 +67,8 @@ class Sweeper:
         if number == 0:
             _, end = plan.partitions.split(key, 2)
             if key[end:] == HEAD:
-                if marks_made_us(record) + GRACE_US <= now_us and key[:end] not in self._database.apart:
+                used = key[:end] in self._database.apart or key[:end] in self._database.shared
+                if marks_made_us(record) + GRACE_US <= now_us and not used:
                     made.delete(key)
                 return
             if key[end:] == STATIC:

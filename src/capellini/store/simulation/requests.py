@@ -227,10 +227,11 @@ def _read_now(
         return
     now_s = world.loop._now_s
     wall_s = EPOCH_S + now_s + coordinator.offset_s
-    if not partition.pending and not partition.behind:
+    network, need = world.network, scope.need
+    # Whoever is asked has the same; where data centres are cut from each other it counts all the same that too few are.
+    if not partition.pending and not partition.behind and not (network.far_s and network.troubled):
         future.set_result(page_of((partition.agreed,), slice, partition.ordering, wall_s))
         return
-    network, need = world.network, scope.need
     answering = network.answering(coordinator, partition, scope.places) if network.troubled else scope.places
     if len(answering) < need:
         future.set_exception(Unavailable("too few replicas answered a read"))

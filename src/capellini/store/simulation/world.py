@@ -109,10 +109,10 @@ class World:
             ordering = self._orderings.get(table.name)
             if ordering is None:
                 ordering = self._orderings[table.name] = Ordering(table)
-            found = self.partitions[table.name, key] = Partition(table, key, self._place(table, key), ordering)
+            found = self.partitions[table.name, key] = Partition(table, key, self.placement(table, key), ordering)
         return found
 
-    def _place(self, table: Table, key: Key) -> Placement:
+    def placement(self, table: Table, key: Key) -> Placement:
         """In each data centre the replicas that follow the key's place in the ring."""
         ring = token(table, key)
         numbers: list[int] = []
