@@ -119,6 +119,21 @@ def test_what_is_leaving_is_offered_to_nobody_and_moves_the_cursor_when_gone() -
     assert (desk.cursor.next, desk.first(), len(desk), desk.bytes) == (2, None, 0, 0)
 
 
+def test_bodies_in_flight_have_a_limit_after_which_nothing_is_taken_until_one_comes_back() -> None:
+    desk = Desk(0)
+    desk.most_flying_bytes = 10
+    messages = [desk.add(row_at(at, entry=Entry(b"m" * 6)), 0) for at in range(4)]
+    desk.roll(0)
+    assert desk.take(10, 100) == messages[:2]  # the second goes beyond it
+    assert (desk.flying_bytes, desk.bytes, desk.too_much_flies, desk.take(10, 100)) == (12, 12, True, [])
+    desk.leave(messages[0])
+    assert (desk.flying_bytes, desk.bytes, desk.too_much_flies) == (6, 18, False)
+    desk.gone(messages[0])
+    assert desk.take(10, 200) == [messages[2]] and desk.take(10, 200) == []
+    assert desk.roll(100) == [messages[1]]  # its visibility is over
+    assert (desk.flying_bytes, desk.take(10, 300), desk.flying_bytes) == (6, [messages[1]], 12)
+
+
 def test_an_extended_message_stays_hidden() -> None:
     desk = Desk(0)
     message = desk.add(row_at(0), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -17,6 +17,7 @@ MAX_DELAY_S: Final = 31_536_000.0  # a year; what waits longer belongs into a ti
 MAX_BATCH: Final = 1_000  # messages, receipts or items in one call
 MAX_WAIT_S: Final = 60.0  # of a long poll
 MAX_VISIBILITY_S: Final = 43_200.0
+MAX_PAGE_BYTES: Final = 16 * 1024 * 1024  # of bodies in one look at messages: it ends there, and goes on by `after`
 
 
 class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +72,16 @@ class Peeked(msgspec.Struct, frozen=True):
     deliveries: int
     visible_at: float | None = None
     origin: str = ""  # of a dead letter: queue/generation/id that it had
+
+
+def page_full(found: Sequence[Peeked], count: int) -> bool:
+    """Did a look end because it had so many, or so many bytes? Then there may be more, after the last of them."""
+    return len(found) >= count or sum(len(each.body) for each in found) >= MAX_PAGE_BYTES
+
+
+def message_bytes(message: NewMessage) -> int:
+    """Of body and attributes, about."""
+    return len(message.body) + sum([len(name) + len(value) for name, value in message.attributes.items()])
 
 
 def attributes_problem(attributes: Mapping[str, str]) -> str | None:

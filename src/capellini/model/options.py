@@ -13,6 +13,10 @@ from capellini.model.errors import Conflict, Invalid
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # fits a path segment, a file name and a Cassandra key
 NAME_RULE: Final = "1 to 100 of a-z, A-Z, 0-9, '_', '-' and '.', beginning with a letter or digit"
+INTERNAL: Final = "capellini."  # what the names of queues begin with that nodes make for themselves
+JOURNAL: Final = f"{INTERNAL}journal"
+ON: Final = "on"
+OFF: Final = "off"
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -68,14 +72,24 @@ WORK: Final = (
         "a put is confirmed within half of this or under a new id; gaps are closed after it",
     ),
     Option(
-        "ttl_s", float, 0.0, 0, 31_536_000, True, "a message older than this is dropped instead of delivered; 0: never"
+        "ttl_s",
+        float,
+        0.0,
+        0,
+        31_536_000,
+        True,
+        "a message older than this is dropped instead of delivered, so delays must be shorter; 0: never",
     ),
     Option("body_limit", int, 262_144, 1, 4_194_304, True, "the largest body, in bytes"),
     Option("window_s", float, 3_600.0, 60, 604_800, True, "how long an idempotency key is remembered"),
+    Option("journal", str, ON, None, None, True, "on: what happens to its messages is told to the journal; off: not"),
 )
 _SHARED: Final = frozenset(
-    ("visibility_s", "delivery_limit", "dead_letters", "nack_delay_s", "nack_delay_most_s", "body_limit", "window_s")
-)
+    (
+        "visibility_s", "delivery_limit", "dead_letters", "nack_delay_s", "nack_delay_most_s", "body_limit", "window_s",
+        "journal",
+    )
+)  # fmt: skip
 TIMED: Final = (
     Option("granularity", str, "hour", None, None, False, "the time that one partition holds: minute, hour or day"),
     Option("shards", int, 4, 1, 256, True, "partitions side by side, each worked by one node; more for higher rates"),
@@ -90,8 +104,33 @@ TIMED: Final = (
     ),
     *(option for option in WORK if option.name in _SHARED),
 )
+LOG: Final = (
+    Option("mode", str, "ap", None, None, False, "ap: both sides of a cut go on; cp: a chain of extents, in order"),
+    Option(
+        "ordered", str, "", None, None, False, "cp only: total, or group (by the attribute order_by); empty: no order"
+    ),
+    Option("order_by", str, "group", None, None, False, "the attribute that names a message's group, if ordered"),
+    Option("level", str, "quorum", None, None, True, "replicas that confirm a put: quorum or all (Cassandra only)"),
+    Option(
+        "retention_s", float, 604_800.0, 60, 31_536_000, True, "how long messages are kept that no group has consumed"
+    ),
+    Option(
+        "consumed_s", float, 3_600.0, 0, 31_536_000, True, "how long messages are kept that all groups have consumed"
+    ),
+    Option("max_bytes", int, 0, 0, 1 << 50, True, "puts are refused while the queue holds more; 0: no limit"),
+    Option(
+        "extent_bytes", int, 67_108_864, 65_536, 1 << 30, True, "where an extent is sealed: the unit in which space "
+        "is given back"
+    ),
+    Option("extents_most", int, 8, 1, 256, True, "extents that a node may have open at a time, as the rate asks"),
+    *(option for option in WORK if option.name in _SHARED - {"dead_letters", "window_s"}),
+)  # fmt: skip
+MODES: Final = ("ap", "cp")
+ORDERS: Final = ("", "group", "total")
+LEVELS: Final = ("quorum", "all")
 GRANULARITIES: Final = ("minute", "hour", "day")
-KINDS: Final[dict[str, tuple[Option, ...]]] = {"work": WORK, "timed": TIMED}
+SWITCH: Final = (ON, OFF)
+KINDS: Final[dict[str, tuple[Option, ...]]] = {"work": WORK, "timed": TIMED, "log": LOG}
 
 
 class WorkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,6 +144,7 @@ class WorkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ttl_s: float = 0.0
     body_limit: int = 262_144
     window_s: float = 3_600.0
+    journal: str = ON
 
 
 class TimedOptions(WorkOptions, frozen=True, forbid_unknown_fields=True):
@@ -116,7 +156,23 @@ class TimedOptions(WorkOptions, frozen=True, forbid_unknown_fields=True):
     retention_s: float = 2_592_000.0
 
 
-OPTIONS: Final[dict[str, type[WorkOptions]]] = {"work": WorkOptions, "timed": TimedOptions}
+class LogOptions(WorkOptions, frozen=True, forbid_unknown_fields=True):
+    """Visibility, delivery limit and nack delays are what its groups have unless told otherwise."""
+
+    bucket_size: int = 0
+    mode: str = "ap"
+    ordered: str = ""
+    order_by: str = "group"
+    level: str = "quorum"
+    retention_s: float = 604_800.0
+    consumed_s: float = 3_600.0
+    max_bytes: int = 0
+    extent_bytes: int = 67_108_864
+    extents_most: int = 8
+
+
+OPTIONS: Final[dict[str, type[WorkOptions]]] = {"work": WorkOptions, "timed": TimedOptions, "log": LogOptions}
+CHOICES: Final = {"granularity": GRANULARITIES, "mode": MODES, "ordered": ORDERS, "level": LEVELS, "journal": SWITCH}
 
 
 def given_options(kind: str, options: WorkOptions) -> dict[str, Any]:
@@ -132,6 +188,18 @@ def check_name(name: str) -> str:
     return name
 
 
+def is_internal(name: str) -> bool:
+    """Of a queue that nodes have made for themselves."""
+    return name.startswith(INTERNAL)
+
+
+def check_own_name(name: str) -> str:
+    """For a queue that a caller wants to make or put into: not one of the nodes'. Raises Invalid."""
+    if is_internal(check_name(name)):
+        raise Invalid(f"{name} is a queue of the nodes' own, as all whose names begin with {INTERNAL!r}: use another")
+    return name
+
+
 def options_of(kind: str, given: Mapping[str, Any]) -> WorkOptions:
     """Checked options, defaults filled in. Raises Invalid naming the option, its range and what was given."""
     if kind not in KINDS:
@@ -144,10 +212,16 @@ def options_of(kind: str, given: Mapping[str, Any]) -> WorkOptions:
         values[name] = _value(table[name], value)
     if values.get("dead_letters"):
         check_name(values["dead_letters"])
-    if (granularity := values.get("granularity")) is not None and granularity not in GRANULARITIES:
-        raise Invalid(f"granularity is one of {', '.join(GRANULARITIES)}, not {granularity!r}")
+    for name, choices in CHOICES.items():
+        if name in values and values[name] not in choices:
+            raise Invalid(
+                f"{name} is one of {', '.join(choice or 'empty' for choice in choices)}, not {values[name]!r}"
+            )
     options = OPTIONS[kind](**values)
-    if options.delivery_limit and not options.dead_letters:
+    if isinstance(options, LogOptions):
+        if options.ordered and options.mode != "cp":
+            raise Invalid("ordered needs mode cp: extents side by side have no order")
+    elif options.delivery_limit and not options.dead_letters:
         raise Invalid("delivery_limit needs dead_letters: name the queue that receives what was delivered too often")
     return options
 

@@ -18,6 +18,7 @@ from capellini.model.message import Delivery, NewMessage, Peeked
 
 if TYPE_CHECKING:
     from capellini.model.counters import CounterService
+    from capellini.model.log import LogService
     from capellini.model.scheduling import TimedService
 
 
@@ -53,7 +54,7 @@ class Statistics(msgspec.Struct, frozen=True):
     ready: int
     in_flight: int
     delayed: int
-    dead: int  # in its dead-letter queue
+    dead: int  # in its dead-letter queue, of all queues that share it
     oldest_age_s: float | None
     puts_per_s: float  # over the last minute, this node
     gets_per_s: float
@@ -67,6 +68,7 @@ class Statistics(msgspec.Struct, frozen=True):
     acks: int = 0
     nacks: int = 0
     dead_letters: int = 0  # moved there
+    expired: int = 0  # older than ttl_s when their turn came: nobody gets them
     producers: int = 0  # different ones, about
     delivered_after_s: dict[str, float] = {}  # quantiles from put to first delivery, delays included; of samples
     acked_after_s: dict[str, float] = {}  # ... and from delivery to ack
@@ -150,6 +152,7 @@ class MessageView(msgspec.Struct, frozen=True):
     put_at: float | None
     size: int | None
     says: str  # in one sentence
+    moved_to: str = ""  # queue/generation/id that it has now
 
 
 class Service(ABC):
@@ -158,6 +161,7 @@ class Service(ABC):
 
     counters: CounterService | None = None  # where there are some
     timed: TimedService | None = None  # what timed queues have beyond these calls, where there are some
+    log: LogService | None = None  # ... and log queues
 
     async def body_limit(self, name: str) -> int:
         """How many bytes a body may have in this queue; what is larger is refused while it arrives."""

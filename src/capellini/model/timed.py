@@ -54,6 +54,7 @@ class ShardView(msgspec.Struct, frozen=True):
     ready: int = 0
     waiting: int = 0  # read ahead, not due yet or hidden
     in_flight: int = 0
+    in_flight_bytes: int = 0  # of their bodies, in the holder's memory
     retired: bool = False  # the queue has fewer shards now; worked until it is empty
     takeovers: int = 0  # epochs so far
     suspicious: str = ""  # why its holder should be looked at

@@ -36,11 +36,20 @@ from typing import Any, Final
 import msgspec
 
 from capellini.model.clock import Clock
-from capellini.model.errors import Conflict, NotFound, Overloaded, Paused, StoreError, Unknown
-from capellini.model.options import OPTIONS, WorkOptions, check_change, check_name, given_options, options_of
+from capellini.model.errors import Conflict, NotFound, Overloaded, Paused, StoreError, Unavailable, Unknown
+from capellini.model.options import (
+    OPTIONS,
+    LogOptions,
+    WorkOptions,
+    check_change,
+    check_name,
+    given_options,
+    options_of,
+)
 from capellini.model.service import QueueInfo
 from capellini.queues.trail import TOKEN, backoff_s, follow, new_name, settle_named, text_of
 from capellini.store.interface import Cas, Change, Key, Slice, Store, Value
+from capellini.store.local import Nearby
 from capellini.store.schema import LEFT, MONOTON, QUEUES
 
 REALM: Final[Key] = ("all",)
@@ -110,6 +119,11 @@ def row_of(name: str, values: Mapping[str, Value]) -> CatalogRow | None:
     return CatalogRow(name, values.get("state") == "live", generation, decoded, text_of(values, TOKEN))
 
 
+def goes_on(record: QueueRecord) -> bool:
+    """Is it a queue that each data centre works by itself while it is cut off?"""
+    return isinstance(record.options, LogOptions) and record.options.mode == "ap"
+
+
 def chain_of(name: str, target: str, rows: Mapping[str, CatalogRow]) -> list[CatalogRow]:
     """The rows that dead letters of `name` could pass through if `target` took them. Raises Conflict when that cannot
     be."""
@@ -142,6 +156,7 @@ class _Cached(msgspec.Struct, frozen=True):
 class Catalog:
     def __init__(self, store: Store, clock: Clock, random: random.Random) -> None:
         self._store, self._clock, self._random = store, clock, random
+        self._nearby = Nearby(store, clock)
         self._cache: dict[str, _Cached] = {}
         self._reads: dict[str, tuple[float, asyncio.Task[CatalogRow | None]]] = {}
         self._left_since_s: dict[tuple[str, int], float] = {}
@@ -183,6 +198,22 @@ class Catalog:
                 break
             start = str(page.rows[-1].key[0]) + "\0"  # the least name above
         return found
+
+    async def logs(self) -> tuple[list[QueueRecord], bool]:
+        """All live log queues, and whether these are all: in a data centre that is cut off they are those that go on
+        there, as far as is known."""
+        found: list[QueueRecord] = []
+        all_sure, after = True, None
+        while True:
+            page, sure = await self._nearby.read(Slice(QUEUES, REALM, after=after, limit=PAGE))
+            all_sure = all_sure and sure
+            for row in page.rows:
+                decoded = row_of(str(row.key[0]), row.values)
+                if decoded is not None and decoded.live and decoded.record.kind == "log":
+                    found.append(decoded.record)
+            if not page.more:
+                return [record for record in found if all_sure or goes_on(record)], all_sure
+            after = page.rows[-1].key
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
@@ -385,6 +416,15 @@ class Catalog:
         page = await self._store.read(Slice(QUEUES, REALM, start=(name,), limit=1))
         return row_of(name, page.rows[0].values) if page.rows and page.rows[0].key == (name,) else None
 
+    async def _nearby_row(self, name: str) -> CatalogRow | None:
+        """Of a log queue that goes on when data centres are cut from each other, what is known here will do. Raises
+        Unavailable."""
+        page, sure = await self._nearby.read(Slice(QUEUES, REALM, start=(name,), limit=1))
+        row = row_of(name, page.rows[0].values) if page.rows and page.rows[0].key == (name,) else None
+        if not sure and not (row is not None and row.live and goes_on(row.record)):
+            raise Unavailable(f"what queue {name} is cannot be read: this data centre is cut off, or the store is away")
+        return row
+
     async def _live_row(self, name: str) -> CatalogRow:
         return _living(name, await self._row(name))
 
@@ -403,7 +443,7 @@ class Catalog:
 
     def _shared_read(self, name: str) -> asyncio.Task[CatalogRow | None]:
         sent_s = self._clock.elapsed_s()
-        task = asyncio.get_running_loop().create_task(self._row(name))
+        task = asyncio.get_running_loop().create_task(self._nearby_row(name))
         self._reads[name] = (sent_s, task)
         task.add_done_callback(lambda done: self._arrived(name, sent_s, done))
         return task

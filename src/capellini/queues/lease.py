@@ -44,8 +44,8 @@ import msgspec
 from capellini.model.clock import Clock
 from capellini.model.errors import Conflict, Overloaded, StoreError, Unavailable
 from capellini.queues.trail import TOKEN, backoff_s, follow, new_name, settle_named, text_of
-from capellini.store.interface import Cas, Change, Slice, Store, Value
-from capellini.store.schema import LEASES
+from capellini.store.interface import Cas, Change, Key, Slice, Store, Table, Value
+from capellini.store.schema import HOME_LEASES, LEASES
 
 LEASE_S: Final = 10.0  # how long a node may act after sending a beat; a dead one is noticed soon after
 BEAT_S: Final = 3.0  # three chances within a lease
@@ -116,23 +116,35 @@ def patience_s(lease_s: float) -> float:
     return lease_s * (1 + MARGIN)
 
 
-async def read_lease(store: Store, node: str) -> LeaseRow | None:
-    page = await store.read(Slice(LEASES, (node,), limit=1))
+def _place(node: str, home: str) -> tuple[Table, Key]:
+    """Where the row of a node lies. `home`: its lease in that data centre; empty: the one for all."""
+    return (HOME_LEASES, (home, node)) if home else (LEASES, (node,))
+
+
+async def read_lease(store: Store, node: str, home: str = "") -> LeaseRow | None:
+    page = await store.read(Slice(*_place(node, home), limit=1))
     return lease_row(node, page.rows[0].values) if page.rows else None
 
 
 async def change_lease(
-    store: Store, clock: Clock, name: str, before: LeaseRow | None, node: str, values: dict[str, Value]
+    store: Store,
+    clock: Clock,
+    name: str,
+    before: LeaseRow | None,
+    node: str,
+    values: dict[str, Value],
+    home: str = "",
 ) -> bool:
     """Compare-and-set on the row as it was seen. False: it has changed since."""
     trail = before.token if before else None
     change = Change(KEY, {TOKEN: trail}, {**values, TOKEN: follow(trail, name)})
-    cas = Cas(LEASES, (node,), (change,))
+    cas = Cas(*_place(node, home), (change,))
     return (await settle_named(store, clock, cas, KEY, trail, name)).applied
 
 
 class Lease:
     """This node's lease. `on_lost(why)` is called once per incarnation that was lost: stop owning at once.
+    `home`: the data centre that it holds in, whose view `store` is; empty: everywhere.
 
     What a holder confirms must have become durable while `valid()`: ask after the write, before the confirmation."""
 
@@ -147,8 +159,10 @@ class Lease:
         lease_s: float = LEASE_S,
         beat_s: float = BEAT_S,
         on_lost: Callable[[str], None] | None = None,
+        home: str = "",
     ) -> None:
         self._store, self._clock, self._random = store, clock, random
+        self.home = home
         self.node, self.address = node, address
         self.lease_s, self._beat_s = lease_s, beat_s
         self.on_lost = on_lost
@@ -188,7 +202,7 @@ class Lease:
                 incarnation = new_name(self._random)
                 gone.add(incarnation)
             await self._clock.sleep(backoff_s(attempt, self._random))
-            before = await read_lease(self._store, self.node)
+            before = await read_lease(self._store, self.node, self.home)
             if before and before.state is Row.LIVE and not alone and before.incarnation not in gone:
                 await self._wait_out(before)
             sent_s = self._clock.elapsed_s()
@@ -215,7 +229,7 @@ class Lease:
 
     async def _wait_out(self, before: LeaseRow) -> None:
         await self._clock.sleep(patience_s(self.lease_s))
-        now = await read_lease(self._store, self.node)
+        now = await read_lease(self._store, self.node, self.home)
         if now is not None and now.state is Row.LIVE and now.token != before.token:
             raise Conflict(f"another process runs as node {self.node}: give each node a name of its own")
 
@@ -227,7 +241,7 @@ class Lease:
             "state": after.state.value,
             "address": after.address,
         }
-        if not await change_lease(self._store, self._clock, name, before, self.node, values):
+        if not await change_lease(self._store, self._clock, name, before, self.node, values, self.home):
             return False
         self._row = msgspec.structs.replace(after, token=follow(before.token if before else None, name))
         return True
@@ -258,7 +272,7 @@ class Lease:
 
     async def _fenced(self) -> bool:
         """A beat was refused: because this incarnation is over, or because a beat whose answer was lost is there?"""
-        row = await read_lease(self._store, self.node)
+        row = await read_lease(self._store, self.node, self.home)
         if row is None or row.incarnation != self.incarnation or row.state is not Row.LIVE:
             return True
         self._row = row
@@ -299,12 +313,14 @@ def sighted(before: Sighting | None, row: LeaseRow, answered_s: float) -> Sighti
 
 
 class Watcher:
-    """What this node knows of all leases. `look()` every few seconds, then `end()` who has been silent for too
-    long."""
+    """What this node knows of all leases (of one data centre, if `home` names it). `look()` every few seconds, then
+    `end()` who has been silent for too long."""
 
-    def __init__(self, store: Store, clock: Clock, random: random.Random, *, lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, random: random.Random, *, lease_s: float = LEASE_S, home: str = ""
+    ) -> None:
         self._store, self._clock, self._random = store, clock, random
-        self._lease_s = lease_s
+        self._lease_s, self._home = lease_s, home
         self._sightings: dict[str, Sighting] = {}
         self._over: set[tuple[str, str]] = set()  # for good: incarnations never come back
         self._looks = 0
@@ -314,18 +330,21 @@ class Watcher:
         """Read the leases of all nodes."""
         after = None
         while True:
-            page = await self._store.partitions(LEASES, after=after)
-            for (node,) in page:
-                seen = self._sightings.get(str(node))
+            page = await self._store.partitions(HOME_LEASES if self._home else LEASES, after=after)
+            for *home, name in page:
+                node = str(name)
+                seen = self._sightings.get(node)
+                if home != ([self._home] if self._home else []):
+                    continue
                 if seen is None or seen.row.state is Row.LIVE or self._looks % LATE_ROUNDS == 0:
-                    await self.look_at(str(node))
+                    await self.look_at(node)
             if not page:
                 break
             after = page[-1]
         self._looks += 1
 
     async def look_at(self, node: str) -> LeaseRow | None:
-        row = await read_lease(self._store, node)
+        row = await read_lease(self._store, node, self._home)
         if row is not None:
             self._sightings[node] = sighted(self._sightings.get(node), row, self._clock.elapsed_s())
             if row.state is not Row.LIVE:
@@ -360,7 +379,7 @@ class Watcher:
             return False
         name = new_name(self._random)
         ended: dict[str, Value] = {"state": Row.ENDED.value}
-        if not await change_lease(self._store, self._clock, name, seen.row, node, ended):
+        if not await change_lease(self._store, self._clock, name, seen.row, node, ended, self._home):
             await self.look_at(node)
             return False
         token = follow(seen.row.token, name)

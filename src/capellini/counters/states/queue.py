@@ -19,7 +19,7 @@ from capellini.counters.states.interface import Damaged, Stamp, State, shown, un
 from capellini.counters.states.spread import Quantiles
 from capellini.model.errors import Invalid
 
-SUMS: Final = ("puts", "bytes_put", "deliveries", "redeliveries", "acks", "nacks", "dead_letters")
+SUMS: Final = ("puts", "bytes_put", "deliveries", "redeliveries", "acks", "nacks", "dead_letters", "expired")
 PRODUCERS: Final = "producers"
 LATENCIES: Final = ("delivered_after_s", "acked_after_s")
 

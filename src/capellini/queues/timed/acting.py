@@ -30,6 +30,7 @@ from capellini.queues.timed.judging import moved_row
 from capellini.queues.timed.positions import ms_of_ticks, position_of, ticks_of, ticks_of_ms
 from capellini.queues.timed.records import Moving
 from capellini.queues.timed.rows import TimedRow, mark_row, read_row, write_rows
+from capellini.queues.timed.telling import tell_cancelled, tell_dead, tell_held, tell_moved
 from capellini.queues.work.letters import AGAIN_MS, Origin, PutMoved
 from capellini.store.interface import Batch, Slice, Value
 from capellini.store.schema import TIMED_MOVED
@@ -43,17 +44,20 @@ async def ack(holder: Holder, held: list[tuple[int, int]]) -> list[bool]:
     """(offset, delivery) each: acked, or the receipt was stale. Raises Unavailable or Unknown for all."""
     found = [holder.desk.held(*one) for one in held]
     leaving: list[Message] = []
+    paused = holder.desk.too_much_flies
     for at, message in enumerate(found):
         if message is None or message.state is State.LEAVING:  # named twice in one call
             found[at] = None
             continue
         holder.desk.leave(message)
         leaving.append(message)
+    if paused and not holder.desk.too_much_flies:
+        holder.place.woken()
     if leaving:
         part = holder.committing.part()
         for message in leaving:
             part.finish(message.row.position, message.row.name)
-        part.then = lambda: _gone(holder, leaving)
+        part.then = lambda: _acked(holder, leaving)
         await _committed(holder, part, leaving)
     return [message is not None for message in found]
 
@@ -64,6 +68,7 @@ async def nack(holder: Holder, held: list[tuple[int, int]], delays_ms: list[int]
     now_ms = holder.place.now_ms()
     results: list[int | None] = []
     hidden: list[tuple[Message, int]] = []
+    back: list[Message] = []
     for (offset, delivery), delay_ms in zip(held, delays_ms, strict=True):
         message = holder.desk.held(offset, delivery)
         if message is None:
@@ -76,6 +81,8 @@ async def nack(holder: Holder, held: list[tuple[int, int]], delays_ms: list[int]
             hidden.append((message, at_ms))
         else:
             holder.desk.hide(message, at_ms)
+            back.append(message)
+    tell_held(holder.place, holder.place.events.nacked, back)
     if hidden:
         part = holder.committing.part()
         part.hidden = [(message.row.name, at_ms) for message, at_ms in hidden]
@@ -90,22 +97,29 @@ def extend(holder: Holder, held: list[tuple[int, int]], visibilities_ms: list[in
     """When each one's visibility ends now; None: the receipt was stale."""
     now_ms, skew_ms = holder.place.now_ms(), holder.place.max_skew_ms
     results: list[int | None] = []
+    good: list[Message] = []
     for (offset, delivery), visibility_ms in zip(held, visibilities_ms, strict=True):
         message = holder.desk.held(offset, delivery)
         until_ms = now_ms + visibility_ms
-        good = message is not None and holder.desk.extend(message, until_ms + skew_ms)
-        results.append(until_ms if good else None)
+        if message is not None and holder.desk.extend(message, until_ms + skew_ms):
+            good.append(message)
+            results.append(until_ms)
+        else:
+            results.append(None)
+    tell_held(holder.place, holder.place.events.extended, good)
     return results
 
 
-def _gone(holder: Holder, messages: list[Message]) -> None:
+def _acked(holder: Holder, messages: list[Message]) -> None:
     for message in messages:
         holder.desk.gone(message)
+    tell_held(holder.place, holder.place.events.acked, messages)
 
 
 def _hide(holder: Holder, hidden: list[tuple[Message, int]]) -> None:
     for message, at_ms in hidden:
         holder.desk.hide(message, at_ms)
+    tell_held(holder.place, holder.place.events.nacked, [message for message, _ in hidden])
 
 
 async def _committed(holder: Holder, part: Part, leaving: list[Message]) -> None:
@@ -123,13 +137,18 @@ async def _committed(holder: Holder, part: Part, leaving: list[Message]) -> None
 
 async def cancel(holder: Holder, id: UUID) -> None:
     """Raises NotFound, Conflict, Unavailable or Unknown."""
+    await _cancel(holder, id)
+    tell_cancelled(holder.place, id)
+
+
+async def _cancel(holder: Holder, id: UUID) -> None:
     message = holder.desk.ids.get(id)
     if message is not None:
         _nobody_has(message)
         holder.desk.leave(message)
         part = holder.committing.part()
         part.finish(message.row.position, message.row.name)
-        part.then = lambda: _gone(holder, [message])
+        part.then = lambda: holder.desk.gone(message)
         await _committed(holder, part, [message])
         return
     for position in await _places(holder, id):
@@ -181,7 +200,7 @@ async def _on_the_desk_now(holder: Holder, id: UUID) -> bool:
     """It was read while this looked for it."""
     if id not in holder.desk.ids:
         return False
-    await cancel(holder, id)
+    await _cancel(holder, id)
     return True
 
 
@@ -248,6 +267,7 @@ async def _move_from_desk(holder: Holder, message: Message, due_ms: int) -> None
         await _surely(holder, lambda: write_rows(holder.place, [new]), for_good=True)
     await holder.finish(message)
     holder.place.guards["moved from the desk"] += 1
+    tell_moved(holder.place, row.id, due_ms)
     _wake_for(holder, there, due_ms)
 
 
@@ -271,6 +291,7 @@ async def _move_unread(holder: Holder, position: UUID, due_ms: int) -> bool:
         await _surely(holder, first)
         await _surely(holder, second, begun=True)
         holder.place.guards["moved to later" if later else "moved to earlier"] += 1
+        tell_moved(holder.place, row.id, due_ms)
     _wake_for(holder, there, due_ms)
     return True
 
@@ -342,6 +363,7 @@ async def bury(holder: Holder, message: Message, put_moved: PutMoved) -> None:
             continue
         await holder.finish(message)
         place.guards["dead letter moved"] += 1
+        tell_dead(place, row.id, target)
         return
 
 

@@ -24,10 +24,10 @@ from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.records import Change, Moving, Name, Noted, Snapshot, packed, partition_of, write_record
 from capellini.store.schema import TIMED_RECORDS
 
-GATHER_S: Final = 0.2  # a group waits so long for more, where a write is a request: at 100 acks a second some 20 in one
+GATHER_S: Final = 0.25  # a group waits so long for more, where a write is a request: of 100 acks a second 25 in one
 GATHER_LOOK_S: Final = 0.02  # between two looks whether waiting is still worth while
 GATHER_RATE: Final = 20  # acks in the last second, below which nothing more is expected within the wait
-GATHER_ITEMS: Final = 25  # with so many a request costs little per message
+GATHER_ITEMS: Final = 50  # with so many a request costs little per message; half of what one put brings to a shard
 AGAIN_S: Final = 0.05  # after a write that failed
 SNAPSHOT_EVERY_S: Final = 20.0  # where only a new holder would profit, no more often
 SNAPSHOT_SHARE: Final = 4  # changes are so many times a snapshot's size before the next: a quarter more, at most

@@ -6,7 +6,8 @@
                          (nack with delay)                    └─visibility over (again ready)
 
 `LIFE` is the table of it. Offsets number the messages in the order in which they were read; receipts name them. What
-is leaving (an ack, a cancel or a move is being made durable) is offered to nobody.
+is leaving (an ack, a cancel or a move is being made durable) is offered to nobody. Bodies in flight stay in memory for
+the next delivery, so there is a limit in bytes: from there on nothing is taken until something comes back or is acked.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from uuid import UUID
 from capellini.queues.cursor import Cursor
 from capellini.queues.timed.records import Moving, Name
 from capellini.queues.timed.rows import TimedRow
+
+FLYING_BYTES: Final = 64 * 1024 * 1024  # of bodies in flight: sixteen of the largest; beyond, consumers must ack first
 
 
 class State(enum.Enum):
@@ -76,7 +79,10 @@ class Desk:
         self._times: list[tuple[int, int]] = []  # (at_ms, offset); entries that were overtaken are passed over
         self._ready: list[tuple[int, int]] = []  # (due_ms, offset): what is due earliest goes first
         self.ready = self.flying = 0
-        self.bytes = 0  # of bodies that nobody has: what is in flight does not keep others from being read
+        self.bytes = 0  # of bodies that nobody has
+        self.flying_bytes = 0  # of bodies in flight: they are kept for the next delivery, should there be one
+
+        self.most_flying_bytes = FLYING_BYTES
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -116,10 +122,14 @@ class Desk:
         self.ready += 1
         heapq.heappush(self._ready, (message.row.due_ms, message.offset))
 
+    @property
+    def too_much_flies(self) -> bool:
+        return self.flying_bytes >= self.most_flying_bytes
+
     def take(self, count: int, until_ms: int) -> list[Message]:
         """Up to so many that are ready, the earliest first; they are in flight until then."""
         taken: list[Message] = []
-        while self._ready and len(taken) < count:
+        while self._ready and len(taken) < count and not self.too_much_flies:
             message = self.messages.get(heapq.heappop(self._ready)[1])
             if message is None or message.state is not State.READY:
                 continue
@@ -127,6 +137,7 @@ class Desk:
             self.ready -= 1
             self.flying += 1
             self.bytes -= message.size
+            self.flying_bytes += message.size
             message.deliveries += 1
             message.proved = True
             self._until(message, until_ms)
@@ -171,6 +182,7 @@ class Desk:
     def _landed(self, message: Message) -> None:
         self.flying -= 1
         self.bytes += message.size
+        self.flying_bytes -= message.size
 
     def gone(self, message: Message) -> None:
         """It is finished, durably."""

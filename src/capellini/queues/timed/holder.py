@@ -37,6 +37,7 @@ from capellini.queues.timed.rows import (
     read_row,
     write_rows,
 )
+from capellini.queues.timed.telling import tell_expired, tell_held
 from capellini.store.interface import Slice
 from capellini.store.schema import TIMED_ROWS, TIMED_SHARDS
 
@@ -183,6 +184,7 @@ class Holder:
             row = rows.get(position)
             if row is None:  # its part expired: a safety net that nobody should ever meet
                 self.place.guards["unfinished row is gone"] += 1
+                tell_expired(self.place, position)
                 continue
             self._to_desk(row, known.moving.get(position))
             self.judging.remember(row.name)
@@ -276,7 +278,7 @@ class Holder:
 
     def _full(self) -> bool:
         desk = self.desk
-        return len(desk) - desk.flying >= ROOM_ROWS or desk.bytes >= ROOM_BYTES
+        return len(desk) - desk.flying >= ROOM_ROWS or desk.bytes >= ROOM_BYTES or desk.too_much_flies
 
     async def _publish(self, horizon: int) -> None:
         self.published = horizon  # from the sending on: nothing may be placed below
@@ -323,6 +325,7 @@ class Holder:
         self.roll()
         now_ms = self.place.now_ms()
         taken = self.desk.take(count, now_ms + visibility_ms + self.place.max_skew_ms)
+        tell_held(self.place, self.place.events.delivered, taken)
         self.place.late_ms.extend(now_ms - message.row.due_ms for message in taken if message.deliveries == 1)
         again = [message for message in taken if message.deliveries > 1]
         if again:
@@ -337,7 +340,7 @@ class Holder:
         """When something can be had, or may be."""
         if not self.acts() or self.halted:
             return None
-        return 0 if self.desk.ready else self.desk.next_ms()
+        return 0 if self.desk.ready and not self.desk.too_much_flies else self.desk.next_ms()
 
     def _worth_waiting(self, lately: int) -> bool:
         """Acks wait for more unless consumers fall behind: then nobody is held up for long by what is saved."""

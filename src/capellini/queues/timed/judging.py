@@ -23,6 +23,7 @@ from capellini.queues.timed.positions import TICKS_PER_S, ms_of_ticks, ticks_of
 from capellini.queues.timed.putting import COPY_WITHIN_S
 from capellini.queues.timed.records import Known, Name
 from capellini.queues.timed.rows import Reach, TimedRow, mark_row, order_key, read_row, write_rows
+from capellini.queues.timed.telling import tell_void
 
 COPY_WITHIN: Final = int(COPY_WITHIN_S * TICKS_PER_S)
 RECENT_SWEEP: Final = 2_000  # names added between two looks for those that are old enough to be forgotten
@@ -57,6 +58,7 @@ class Judging:
                 passed.add(row.moved_from if await self._moved_here(row) else row.position)
             elif not await self._of_its_key(row):
                 self._place.guards["void row of a key passed over"] += 1
+                tell_void(self._place, row.id)
                 passed.add(row.position)
         return None if again else passed
 

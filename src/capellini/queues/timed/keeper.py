@@ -48,6 +48,7 @@ from capellini.store.interface import Cas, Change, Store, Value
 from capellini.store.schema import ASSIGNMENTS, TIMED_PARTS, TIMED_RECORDS, TIMED_ROWS
 
 SCOPE: Final = "timed"
+QUEUES_PAGE: Final = 1_000
 ROUNDS_ALONE: Final = 64  # of taking in one turn, where nobody else wants any
 LATE_SAMPLES: Final = 10_000  # of the last first deliveries: how late each was
 FORGOTTEN_S: Final = 86_400  # an ended generation's shards stay on the list for so long
@@ -76,7 +77,7 @@ class TimedKeeper:
         self._watcher = watcher
         self._max_skew_s = 0.0 if store.alone else max_skew_s
         self._peers, self._put_moved = peers, put_moved
-        self.assignments = _Listed(store, clock, random, lease, watcher, SCOPE)
+        self.assignments = Listed(store, clock, random, lease, watcher, SCOPE)
         self._queues: dict[Place, TimedQueue] = {}
         self._owners: dict[Place, Owners] = {}
         self._holders: dict[Place, dict[int, Holder]] = {}
@@ -142,6 +143,10 @@ class TimedKeeper:
         place.snapshot_bytes = self.snapshot_bytes
         return place
 
+    def held(self) -> list[TimedQueue]:
+        """Queues of which some shards are held here."""
+        return [queue for at, queue in self._queues.items() if self._holders.get(at)]
+
     async def serve(self, queue: str, operation: str, payload: bytes) -> bytes:
         """What another node's `Peers.call` asks for. Raises CapelliniErrors for the caller to raise again."""
         try:
@@ -199,11 +204,11 @@ class TimedKeeper:
 
     async def _records(self) -> list[QueueRecord]:
         records: list[QueueRecord] = []
-        last = ""
-        while page := await self._catalog.queues(after=last):
-            records += [record for record in page if record.kind == "timed"]
-            last = page[-1].name
-        return records
+        while True:
+            page = await self._catalog.queues(after=records[-1].name if records else "", limit=QUEUES_PAGE)
+            records += page
+            if len(page) < QUEUES_PAGE:
+                return [record for record in records if record.kind == "timed"]
 
     def _learn(self, at: Place, owners: Owners) -> None:
         owners.nodes = {place_of(item)[1]: owned.node for item, owned in self._rows.items() if place_of(item)[0] == at}
@@ -319,7 +324,7 @@ class TimedKeeper:
         self.guards["shard of an ended generation cleared"] += 1
 
 
-class _Listed(Assignments):
+class Listed(Assignments):
     """Remembers what it listed last."""
 
     rows: dict[str, Owned]

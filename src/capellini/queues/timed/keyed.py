@@ -27,6 +27,7 @@ from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import id_text, shard_in, ticks_of
 from capellini.queues.timed.putting import Putting
 from capellini.queues.timed.rows import TimedRow
+from capellini.queues.timed.telling import tell_put
 from capellini.store.interface import Value
 from capellini.store.schema import KEYS
 
@@ -76,6 +77,7 @@ async def put_keyed(place: TimedPlace, putting: Putting, key: str, message: Sche
         mine = id_text(row.id)
         named = await cell.change(lambda now: _pin(now, mine))  # noqa: B023
         if named == (PUT, mine):
+            tell_put(place, [mine])
             return Put(mine)
         place.guards["written id of a key was void"] += 1
     raise Unavailable("too many put with this key at once: try again")

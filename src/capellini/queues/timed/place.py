@@ -42,7 +42,7 @@ class TimedPlace:
         self.store = store
         self.clock = clock
         self.random = random
-        self.events = events
+        self._events = events
         self.name = name
         self.generation = generation
         self.secret = secret
@@ -55,6 +55,10 @@ class TimedPlace:
         self.horizons: dict[int, int] = {}  # by shard: the highest that this node has seen, in ticks
         self.listed: set[tuple[int, str]] = set()  # (shard, part) that are on the list of parts
         self.on_visible: list[Callable[[], None]] = []  # called when something may have become visible
+
+    @property
+    def events(self) -> Events:
+        return self._events.of(self.options.journal)
 
     def now_ms(self) -> int:
         return int(self.clock.now_s() * 1000)

@@ -37,6 +37,7 @@ from capellini.queues.timed.positions import (
     ticks_of_ms,
 )
 from capellini.queues.timed.rows import TimedRow, write_rows
+from capellini.queues.timed.telling import tell_put
 from capellini.queues.work.place import Gone
 
 PATIENCE_S: Final = 10.0  # from the first sending until a put that is not through is unknown
@@ -69,6 +70,7 @@ class Putting:
                     results[index] = problem
 
         await _all_of([group(indexes) for indexes in groups.values()])
+        tell_put(self._place, (result.id for result in results if isinstance(result, Put)))
         return results
 
     def placed(self, messages: Sequence[Scheduled]) -> list[TimedRow]:

@@ -30,6 +30,10 @@ LISTED_ROWS: Final = 1_000  # looked at per shard for one list or count
 LAG_ALARM_SHARE: Final = 0.5  # of the retention: a cursor that is so far behind comes near the end of what is kept
 
 
+NEAR_ITS_END: Final = "its oldest message comes near the end of its retention"
+TOO_MUCH_FLIES: Final = "too many bytes are in flight: it hands out nothing until consumers ack or give back"
+
+
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     """Of one item: an error by name, or when it is visible next."""
 
@@ -118,9 +122,10 @@ class Serving:
             ready=desk.ready,
             waiting=len(desk) - desk.ready - desk.flying,
             in_flight=desk.flying,
+            in_flight_bytes=desk.flying_bytes,
             retired=shard >= place.options.shards,
             takeovers=holder.epoch,
-            suspicious="its oldest message comes near the end of its retention" if near else "",
+            suspicious=NEAR_ITS_END if near else TOO_MUCH_FLIES if desk.too_much_flies else "",
         )
 
     async def listed(self, shard: int, from_ms: int, to_ms: int, count: int) -> tuple[list[DueMessage], bool]:

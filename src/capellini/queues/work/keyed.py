@@ -61,6 +61,7 @@ async def put_keyed(
             continue
         if await putting.write_as(id, packed, sent_at_s + place.options.repair_after_s / 2):
             if await _pinned(place, id):
+                place.events.put(place.name, place.generation, [(id, 1)])
                 return id, False
             place.guards["written id of a key was void"] += 1
         named = id

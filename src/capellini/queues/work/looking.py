@@ -1,27 +1,38 @@
-"""Looking without taking: peek, statistics, and where a message is. Bounded reads, no compare-and-set."""
+"""Looking without taking: peek, statistics, and where a message is. Bounded reads, no compare-and-set.
+
+What became of a finished message is not written down by itself. It follows from what is: a move leaves its key row in
+the queue it went to (letters.py), only what was never delivered and is finished expired, and the rest was acked, unless
+its time to live has passed as well.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from capellini.model.errors import NotFound
-from capellini.model.message import Peeked
+from capellini.model.message import MAX_PAGE_BYTES, Peeked
+from capellini.model.options import WorkOptions
 from capellini.model.service import BucketView, MessageView, PointersView
 from capellini.queues.work.block import Block
 from capellini.queues.work.bucket import NEVER_MS, OFFERED, standing
-from capellini.queues.work.letters import origin_of
+from capellini.queues.work.letters import Origin, move_key, origin_of
 from capellini.queues.work.place import Place, marker_in
 from capellini.queues.work.pointers import DROPPED, NAMES, Pointers
 from capellini.queues.work.reading import block_in
 from capellini.queues.work.runs import FINISHED, HIDDEN, TIMED, UNTAKEN, VOID, WAITING, Run, Runs, decode, pieces
 from capellini.queues.work.runs import NAMES as STATE_NAMES
 from capellini.store.interface import Slice
-from capellini.store.schema import BUCKETS
+from capellini.store.schema import BUCKETS, KEYS
 
 LOOK_BUCKETS: Final = 50  # statistics count in so many buckets, and estimate beyond
-PAGE_ROWS: Final = 32
+PAGE_ROWS: Final = 32  # blocks read at a time, at most...
+READ_BYTES: Final = 1024 * 1024  # ...and fewer where they are large
+
+GenerationOf = Callable[[str], Awaitable[int | None]]  # of a queue by name; None: there is no such queue
 
 
 class Counted(NamedTuple):
@@ -37,6 +48,23 @@ class Seen(NamedTuple):
 
     runs: Runs
     voided: tuple[tuple[int, int], ...] | None  # None: it is not dropped
+
+
+class _Page:
+    """What a look has found so far."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._bytes = 0
+        self.found: list[Peeked] = []
+
+    def add(self, message: Peeked) -> None:
+        self.found.append(message)
+        self._bytes += len(message.body)
+
+    @property
+    def full(self) -> bool:
+        return len(self.found) >= self._count or self._bytes >= MAX_PAGE_BYTES
 
 
 class Looking:
@@ -118,36 +146,35 @@ class Looking:
         return None
 
     async def peek(self, count: int, after: int, origin: str | None = None) -> list[Peeked]:
-        """Messages that are not finished, above the id `after`; with `origin`: only those that came from that queue."""
+        """Messages that are not finished, above the id `after`, and about MAX_PAGE_BYTES of them at most; with
+        `origin`: only those that came from that queue."""
         place = self._place
         _, _, buckets = await self.unfinished()
-        found: list[Peeked] = []
+        page = _Page(count)
         for bucket in buckets:
             if (bucket + 1) * place.size - 1 <= after:
                 continue
             runs = (await self.seen(bucket)).runs
-            start: int | None = None
-            while True:
-                blocks, more = await self._blocks(bucket, start)
+            start, rows, more = None, 1, True
+            while more:
+                blocks, more = await self._blocks(bucket, start, rows)
                 for block in blocks:
-                    self._peek_block(block, runs, after, origin, count, found)
-                    if len(found) >= count:
-                        return found
-                if not more:
-                    break
-                start = blocks[-1].first
-        return found
+                    self._peek_block(block, runs, after, origin, page)
+                    if page.full:
+                        return page.found
+                start = blocks[-1].first if blocks else start
+                large = sum(len(block.entries) for block in blocks) > READ_BYTES
+                rows = max(1, rows // 2) if large else min(PAGE_ROWS, rows * 4)
+        return page.found
 
-    async def _blocks(self, bucket: int, after: int | None) -> tuple[list[Block], bool]:
+    async def _blocks(self, bucket: int, after: int | None, rows: int) -> tuple[list[Block], bool]:
         place = self._place
         page = await place.store.read(
-            Slice(BUCKETS, (*place.partition, bucket), after=None if after is None else (after,), limit=PAGE_ROWS)
+            Slice(BUCKETS, (*place.partition, bucket), after=None if after is None else (after,), limit=rows)
         )
         return [block_in(row) for row in page.rows], page.more and bool(page.rows)
 
-    def _peek_block(
-        self, block: Block, runs: Runs, after: int, origin: str | None, count: int, found: list[Peeked]
-    ) -> None:
+    def _peek_block(self, block: Block, runs: Runs, after: int, origin: str | None, page: _Page) -> None:
         base = block.first // self._place.size * self._place.size
         entries = block.read()
         now_ms = self._place.now_ms()
@@ -161,10 +188,10 @@ class Looking:
                     origin is not None and (not entry.origin or origin_of(entry.origin).queue != origin)
                 ):
                     continue
-                if len(found) >= count:
+                if page.full:
                     return
                 state, at_ms = _state(piece, block.put_at_ms + entry.delay_ms if entry.delay_ms else 0, now_ms)
-                found.append(
+                page.add(
                     Peeked(
                         id=str(id),
                         state=state,
@@ -216,7 +243,7 @@ class Looking:
             ],
         )
 
-    async def message(self, id: int) -> MessageView:
+    async def message(self, id: int, generation_of: GenerationOf) -> MessageView:
         place = self._place
         _, next_id, unfinished = await self.unfinished()
         if not 0 <= id < next_id:
@@ -224,14 +251,37 @@ class Looking:
         bucket, slot = id // place.size, id % place.size
         seen = await self.seen(bucket)
         if seen.voided is not None or bucket not in unfinished:
-            void = any(low <= slot < high for low, high in seen.voided or ())
-            says = "its id was never used" if void else "it was acked, moved or expired; its bucket was dropped"
-            return MessageView(str(id), bucket, "void" if void else "finished", 0, None, None, None, says)
+            if any(low <= slot < high for low, high in seen.voided or ()):
+                return MessageView(str(id), bucket, "void", 0, None, None, None, _SAYS["void"])
+            moved_to = await self._moved_to(id, (place.options.dead_letters,), generation_of)
+            state, says = _gone(moved_to, place.options)
+            return MessageView(str(id), bucket, state, 0, None, None, None, says, moved_to)
         (piece,) = pieces(seen.runs, slot, slot + 1)
         page = await place.store.read(Slice(BUCKETS, (*place.partition, bucket), end=(id + 1,), limit=1, reverse=True))
         blocks = [block_in(row) for row in page.rows]
         block = next((block for block in blocks if block.first <= id < block.end), None)
-        return _view(id, bucket, piece, block, place.now_ms())
+        view = _view(id, bucket, piece, block, place.now_ms())
+        if piece.kind != FINISHED or block is None:
+            return view
+        origin = block.read()[id - block.first].origin
+        targets = (place.options.dead_letters, origin_of(origin).queue if origin else "")
+        moved_to = await self._moved_to(id, targets, generation_of)
+        state, says = ended(piece.version, block.put_at_ms, place.options, any(targets), moved_to, place.now_ms())
+        return msgspec.structs.replace(view, state=state, says=says, moved_to=moved_to)
+
+    async def _moved_to(self, id: int, targets: Iterable[str], generation_of: GenerationOf) -> str:
+        """Where a message of this queue is now, if a move's key row tells; else empty."""
+        place = self._place
+        key = move_key(Origin(place.name, place.generation, id))
+        for target in filter(None, targets):
+            generation = await generation_of(target)
+            if generation is None:
+                continue
+            page = await place.store.read(Slice(KEYS, (target, generation, key), limit=1))
+            for row in page.rows:
+                if isinstance(now := row.values.get("id"), int):
+                    return str(Origin(target, generation, now))
+        return ""
 
 
 def census(
@@ -261,11 +311,39 @@ def _state(piece: Run, due_ms: int, now_ms: int) -> tuple[str, int]:
     return ("in_flight" if piece.kind == HIDDEN else "delayed"), at_ms
 
 
+def ended(
+    version: int, put_at_ms: int, options: WorkOptions, could_move: bool, moved_to: str, now_ms: int
+) -> tuple[str, str]:
+    """What became of a finished message, as its state and a sentence. "finished": it cannot be told apart any more."""
+    if moved_to:
+        return "moved", _moved(moved_to)
+    if version == 0:
+        return "expired", f"it expired before anybody got it: ttl_s is {options.ttl_s:g}"
+    if options.ttl_s and put_at_ms + options.ttl_s * 1000 <= now_ms:
+        return "finished", f"it was acked, or expired after delivery {version}: it was put more than ttl_s ago"
+    if could_move and (not options.delivery_limit or version >= options.delivery_limit):
+        return "acked", f"it was acked at delivery {version}: where it could have moved to there is no trace of it"
+    return "acked", f"it was acked at delivery {version}"
+
+
+def _gone(moved_to: str, options: WorkOptions) -> tuple[str, str]:
+    """The same, of a bucket that was dropped."""
+    if moved_to:
+        return "moved", _moved(moved_to)
+    how = "acked or expired" if options.ttl_s else "acked"
+    return "finished", f"it was {how}, and its bucket was dropped; a dead letter that was sent back looks the same"
+
+
+def _moved(moved_to: str) -> str:
+    where = origin_of(moved_to)
+    return f"it was moved to {where.queue}, where it got id {where.id}"
+
+
 _SAYS: Final = {
     "ready": "it can be had now",
     "in_flight": "a consumer has it until its visibility ends",
     "delayed": "it waits for its time",
-    "finished": "it was acked, moved or expired",
+    "finished": "it is finished, and its bytes are gone",
     "void": "its id was never used",
     "unwritten": "its id was given out and nothing is written under it (yet)",
     "moving": "it is on its way to the dead letters",

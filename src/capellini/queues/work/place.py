@@ -67,7 +67,7 @@ class Place:
         self.store = store
         self.clock = clock
         self.random = random
-        self.events = events
+        self._events = events
         self.name = name
         self.generation = generation
         self.secret = secret
@@ -107,6 +107,10 @@ class Place:
         self._cells: OrderedDict[int, Cell[Runs]] = OrderedDict()
         self.known_next = 0  # ids below were given out, as far as this node knows
         self.on_visible: list[Callable[[], None]] = []  # called when something may have become visible
+
+    @property
+    def events(self) -> Events:
+        return self._events.of(self.options.journal)
 
     def now_ms(self) -> int:
         return int(self.clock.now_s() * 1000)

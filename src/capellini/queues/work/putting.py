@@ -47,12 +47,13 @@ Ids = list[tuple[int, int]]  # runs: first, count
 
 
 class _Call:
-    """One caller's put: its pieces in order (more than one when a bucket ended inside it)."""
+    """One caller's put: its pieces in order (more than one when a bucket ended inside it). `tells`: what is confirmed
+    is a put, and the journal hears of it here."""
 
-    __slots__ = ("answer", "pieces")
+    __slots__ = ("answer", "pieces", "tells")
 
-    def __init__(self, packed: Packed, answer: asyncio.Future[Ids]) -> None:
-        self.answer = answer
+    def __init__(self, packed: Packed, answer: asyncio.Future[Ids], tells: bool = True) -> None:
+        self.answer, self.tells = answer, tells
         self.pieces = [_Piece(self, packed)]
 
     def replace(self, piece: _Piece, parts: list[_Piece]) -> None:
@@ -108,9 +109,9 @@ class Putting:
         return await self._reserve(1)
 
     async def write_as(self, id: int, packed: Packed, deadline_s: float) -> bool:
-        """Write one message under an id that was reserved before. False: too late, and the id is void now. Raises
-        Unknown, Unavailable."""
-        call = _Call(packed, asyncio.get_running_loop().create_future())
+        """Write one message under an id that was reserved before; the caller tells of the put, when it is one. False:
+        too late, and the id is void now. Raises Unknown, Unavailable."""
+        call = _Call(packed, asyncio.get_running_loop().create_future(), tells=False)
         piece = call.pieces[0]
         piece.first = id
         piece.tries = MAX_TRIES
@@ -281,7 +282,8 @@ class Putting:
         place = self._place
         for block in rows:
             place.shelf.add(block)
-        place.events.put(place.name, place.generation, [(block.first, block.count) for block in rows])
+        if place.events.kept and pieces[0].call.tells:
+            place.events.put(place.name, place.generation, [(block.first, block.count) for block in rows])
         for piece in pieces:
             piece.confirmed = True
         for piece in pieces:
@@ -305,6 +307,8 @@ class Putting:
         piece.call.replace(piece, parts)
         for part in parts:
             if part.confirmed:
+                if part.call.tells:
+                    place.events.put(place.name, place.generation, [(part.first, part.packed.count)])
                 part.call.settle()
             elif part.tries > MAX_TRIES:
                 part.call.settle(Unavailable("the store is too slow to confirm puts in time: nothing was put"))

@@ -7,7 +7,7 @@ and `repair` for how.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -45,6 +45,7 @@ class WorkQueue:
         self.place = place
         self._put_moved = put_moved
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._carried: set[int] = set()  # on their way to or from dead letters, by this node
         self.reading = Reading(place, self._bury)
         self.putting = Putting(place)
         self.getting = Getting(place, self.reading, self._release, current)
@@ -69,9 +70,7 @@ class WorkQueue:
     async def take(self, count: int, wait_s: float, visibility_s: float | None) -> list[Taken]:
         seconds = self.place.options.visibility_s if visibility_s is None else visibility_s
         taken = await self.getting.get(count, wait_s, int(seconds * 1000))
-        place = self.place
-        for one in taken:
-            place.events.delivered(place.name, place.generation, [(one.first, one.count)], one.version)
+        self._tell(self.place.events.delivered, [((one.first, one.count),) for one in taken], taken)
         return taken
 
     # Holding
@@ -79,10 +78,7 @@ class WorkQueue:
     async def ack(self, held: Sequence[Held]) -> list[list[tuple[int, int]]]:
         """For each, the runs (first, count) that are acked now; what is missing was not held any more."""
         results = await self._decided(held, lambda index: acked)
-        place = self.place
-        for one, runs in zip(held, results, strict=True):
-            if runs:
-                place.events.acked(place.name, place.generation, runs, one.version)
+        self._tell(self.place.events.acked, results, held)
         return results
 
     async def nack(self, held: Sequence[Held], delays_s: Sequence[float | None]) -> list[int | None]:
@@ -90,11 +86,8 @@ class WorkQueue:
         ats = [self._nack_at_ms(one, delay) for one, delay in zip(held, delays_s, strict=True)]
         results = await self._decided(held, lambda index: lambda runs, proof: nacked(runs, proof, ats[index]))
         await self._visible_earlier(held, ats, results)
-        place = self.place
-        for one, runs in zip(held, results, strict=True):
-            if runs:
-                place.events.nacked(place.name, place.generation, runs, one.version)
-        place.woken()
+        self._tell(self.place.events.nacked, results, held)
+        self.place.woken()
         return [at if runs else None for at, runs in zip(ats, results, strict=True)]
 
     async def extend(self, held: Sequence[Held], visibilities_s: Sequence[float]) -> list[int | None]:
@@ -104,11 +97,26 @@ class WorkQueue:
         ats = [now_ms + int(seconds * 1000) + skew_ms for seconds in visibilities_s]
         results = await self._decided(held, lambda index: lambda runs, proof: extended(runs, proof, ats[index]))
         await self._visible_earlier(held, ats, results)
-        place = self.place
-        for one, runs in zip(held, results, strict=True):
-            if runs:
-                place.events.extended(place.name, place.generation, runs, one.version)
+        self._tell(self.place.events.extended, results, held)
         return [at - skew_ms if runs else None for at, runs in zip(ats, results, strict=True)]
+
+    def _tell(
+        self, say: Callable[..., None], changed: Sequence[Sequence[tuple[int, int]]], of: Sequence[Held | Taken]
+    ) -> None:
+        """One event for all that share a version: a call with a thousand receipts is no thousand events."""
+        place = self.place
+        if not place.events.kept:
+            return
+        if len(of) == 1:
+            if changed[0]:
+                say(place.name, place.generation, changed[0], of[0].version)
+            return
+        versions: dict[int, list[tuple[int, int]]] = {}
+        for one, runs in zip(of, changed, strict=True):
+            if runs:
+                versions.setdefault(one.version, []).extend(runs)
+        for version, runs in versions.items():
+            say(place.name, place.generation, neighbours(runs) if len(runs) > 1 else runs, version)
 
     def _nack_at_ms(self, held: Held, delay_s: float | None) -> int:
         options = self.place.options
@@ -192,7 +200,10 @@ class WorkQueue:
         self._spawn(self.nack(held, [0.0] * len(held)))
 
     def _bury(self, buried: Buried) -> None:
-        self._spawn(carry(self.place, self.reading, buried, self._put_moved))
+        self._spawn(self._carry(buried))
+
+    def _carry(self, buried: Buried) -> Coroutine[Any, Any, int]:
+        return carry(self.place, self.reading, buried, self._put_moved, self._carried)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(self._quietly(work))
@@ -211,37 +222,32 @@ class WorkQueue:
     async def redrive(self, origin: str, count: int | None) -> int:
         """Move what came from `origin` back to it; how many arrived. This queue is the one that holds the dead
         letters."""
-        place = self.place
         total = 0
-        skipped: list[Taken] = []
+        skipped: list[Held] = []
         while count is None or total < count:
             wanted = REDRIVE_BATCH if count is None else min(REDRIVE_BATCH, count - total)
             taken = await self.reading.claim(wanted, REDRIVE_VISIBILITY_MS)
             if not taken:
                 break
+            letters: list[Held] = []
             for one in taken:
                 entries = one.block.read()
                 for id in range(one.first, one.first + one.count):
-                    entry = entries[id - one.block.first]
-                    single = msgspec.structs.replace(one, first=id, count=1)
-                    if not _from(entry, origin):
-                        skipped.append(single)
-                        continue
-                    total += await self._return(single)
+                    mine = _from(entries[id - one.block.first], origin)
+                    (letters if mine else skipped).append(Held(id, 1, one.version))
+            total += await self._return(letters)
         if skipped:
-            held = [Held(one.first, one.count, one.version) for one in skipped]
-            await self.nack(held, [0.0] * len(held))
-        place.woken()
+            await self.nack(skipped, [0.0] * len(skipped))
+        self.place.woken()
         return total
 
-    async def _return(self, taken: Taken) -> int:
-        place = self.place
-        at_ms = place.now_ms() + MOVE_AGAIN_MS
-        held = Held(taken.first, taken.count, taken.version)
-        marked = await self._decided([held], lambda index: lambda runs, proof: returning(runs, proof, at_ms))
-        if not marked[0]:
-            return 0
-        return await carry(place, self.reading, Buried(taken.first, taken.count, False), self._put_moved)
+    async def _return(self, letters: Sequence[Held]) -> int:
+        """Held dead letters begin their way back, and are carried; how many arrived."""
+        at_ms = self.place.now_ms() + MOVE_AGAIN_MS
+        marked = await self._decided(letters, lambda index: lambda runs, proof: returning(runs, proof, at_ms))
+        ids = [id for runs in marked for first, count in runs for id in range(first, first + count)]
+        piles = [Buried(first, count, False) for first, count in stretches(ids, self.place.size)]
+        return sum(await asyncio.gather(*[self._carry(pile) for pile in piles]))
 
     # The end
 
@@ -250,6 +256,28 @@ class WorkQueue:
         self.getting.stop_waiting()
         while self._tasks:
             await asyncio.gather(*list(self._tasks), return_exceptions=True)
+
+
+def stretches(ids: Iterable[int], size: int) -> list[tuple[int, int]]:
+    """Neighbours in one bucket together: (first, count)."""
+    found: list[tuple[int, int]] = []
+    for id in sorted(ids):
+        if found and id == sum(found[-1]) and id % size:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((id, 1))
+    return found
+
+
+def neighbours(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Runs (first, count) of which none begins where another ends. What was named twice stays so."""
+    found: list[tuple[int, int]] = []
+    for first, count in sorted(runs):
+        if found and first == found[-1][0] + found[-1][1]:
+            found[-1] = (found[-1][0], found[-1][1] + count)
+        else:
+            found.append((first, count))
+    return found
 
 
 def _from(entry: Entry, origin: str) -> bool:

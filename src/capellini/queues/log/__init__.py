@@ -1,0 +1,1 @@
+"""Log queues: extents, blocks, groups."""

@@ -1,0 +1,302 @@
+"""Looking at a log queue: how far its groups are, its extents, and messages that are not finished. Nothing is changed.
+
+extents read here ──▶ their owners' desks: exact
+read elsewhere    ──▶ that node is asked for the same
+read by nobody    ──▶ what the store has: cursors and blocks; what was in flight is not known, so not exact
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from capellini.model import chunks
+from capellini.model.errors import Invalid, StoreError
+from capellini.model.log import ExtentView, GroupLag, GroupOptions
+from capellini.model.message import Peeked, page_full
+from capellini.queues.assignments import Owned
+from capellini.queues.log.cursors import read_cursor
+from capellini.queues.log.desk import Desk
+from capellini.queues.log.extents import Extent, Extents
+from capellini.queues.log.groups import Group, Groups, wants
+from capellini.queues.log.pages import Pages
+from capellini.queues.log.parcels import Cutter
+from capellini.queues.log.place import LogPlace
+from capellini.queues.log.readers import Readers
+from capellini.queues.log.reading import Reading
+from capellini.queues.log.views import View
+
+PEEK_BYTES: Final = 1024 * 1024  # read at a time
+PEEK_AHEAD: Final = 10_000  # messages of one extent that a peek looks at: a group may want few of them
+
+NOBODY: Final = Group("", 0, 0, GroupOptions(), 0)  # a group that is none: it has finished nothing
+Call = Callable[[str, str, list[Any]], Awaitable[bytes]]  # node, operation, arguments
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """Where a message is; as text its id."""
+
+    extent: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.extent}:{self.number}"
+
+
+def place_of(id: str) -> Place:
+    """Raises Invalid."""
+    extent, colon, number = id.rpartition(":")
+    if not colon or not extent or not number.isascii() or not number.isdigit() or len(number) > 18:
+        raise Invalid(f"{id[:120]!r} is not the id of a message of a log queue")
+    return Place(extent, int(number))
+
+
+class Looking:
+    def __init__(self, place: LogPlace, extents: Extents, groups: Groups, readers: Readers, call: Call) -> None:
+        self._place, self._extents, self._groups, self._readers = place, extents, groups, readers
+        self._call = call
+        self.told: Callable[[str], str] = lambda _: ""  # what else is to be said of an extent
+
+    # How far a group is
+
+    async def views_here(self, group: Group) -> list[View]:
+        return [await owner.view() for owner in self._readers.here(group)]
+
+    async def views(self, group: Group) -> tuple[list[View], bool]:
+        """Of all extents that the group has not finished; and whether their owners said so."""
+        found = {view.extent: view for view in await self.views_here(group)}
+        left = [extent for extent in await self._unfinished(group) if extent.name not in found]
+        nodes: dict[str, set[str]] = {}
+        for extent in left:
+            owned = await self._readers.rows.owner(extent.name, group.reader)
+            if owned.node and owned.node != self._place.node:
+                nodes.setdefault(owned.node, set()).add(extent.name)
+        for node, names in sorted(nodes.items()):
+            for view in await self._views_of(node, group):
+                if view.extent in names:
+                    found[view.extent] = view
+        exact = True
+        for extent in left:
+            if extent.name not in found:
+                found[extent.name], sure = await self._stored_view(extent, group)
+                exact = exact and sure
+        return [found[name] for name in sorted(found)], exact
+
+    async def _views_of(self, node: str, group: Group) -> list[View]:
+        try:
+            return msgspec.msgpack.decode(await self._call(node, "views", [group.name]), type=list[View])
+        except StoreError:
+            return []  # what the store says is told instead
+
+    async def _unfinished(self, group: Group) -> list[Extent]:
+        return [one for one in self._extents.known() if not await self._readers.has_finished(one, group)]
+
+    async def _stored_view(self, extent: Extent, group: Group) -> tuple[View, bool]:
+        """What the store says. Exact where nobody has begun with it: then nothing is in flight."""
+        stored, pages, reading = await self._stored(extent, group)
+        top = max(reading.top(), pages.next)
+        oldest_ms = await reading.put_ms_of(pages.next) if pages.next < top else None
+        epoch = -1 if stored is None else stored
+        view = View(
+            extent.name, group.reader, epoch, pages.next, pages.next, top - pages.next, 0, 0, oldest_ms,
+            "nobody reads it now",
+        )  # fmt: skip
+        return view, stored is None
+
+    async def _stored(self, extent: Extent, group: Group) -> tuple[int | None, Pages, Reading]:
+        """The epoch of the last owner (None: there was none), what it had finished, and the extent's blocks."""
+        reading = self._readers.reading(extent.name)
+        stored = await read_cursor(self._place, extent.name, group.reader)
+        await reading.look(0 if stored is None else stored.next)
+        if stored is not None:
+            return stored.epoch, Pages.decode(stored.head, stored.pages), reading
+        start = await reading.first_since(group.start_ms) if group.start_ms else 0
+        return None, Pages(start), reading
+
+    async def lag(self, group: Group) -> GroupLag:
+        views, exact = await self.views(group)
+        oldest_ms = min((view.oldest_ms for view in views if view.oldest_ms is not None), default=None)
+        return GroupLag(
+            ready=sum(view.ready for view in views),
+            in_flight=sum(view.in_flight for view in views),
+            delayed=sum(view.waiting for view in views),
+            oldest_age_s=None if oldest_ms is None else max(0, self._place.now_ms() - oldest_ms) / 1000,
+            exact=exact,
+        )
+
+    # Extents
+
+    async def extents(self, replicas: Callable[[str], Awaitable[tuple[str, ...]]]) -> list[ExtentView]:
+        """As they are listed, with what is known of their readers."""
+        known = await self._extents.look()
+        groups = await self._groups.all()
+        views = {(view.extent, group.name): view for group in groups for view in (await self.views(group))[0]}
+        found: list[ExtentView] = []
+        for extent in known:
+            owners = (await self._readers.rows.read(extent.name)).owners
+            readers: dict[str, dict[str, Any]] = {}
+            for group in groups:
+                owned = owners.get(group.reader)
+                readers[group.name] = _reader(extent, owned, views.get((extent.name, group.name)))
+            found.append(self._view(extent, readers, await replicas(extent.name)))
+        return found
+
+    def _view(self, extent: Extent, readers: dict[str, dict[str, Any]], replicas: tuple[str, ...]) -> ExtentView:
+        writer = self._readers.writer(extent.name)
+        return ExtentView(
+            queue=self._place.name,
+            extent=extent.name,
+            home=extent.home,
+            state=extent.state,
+            node=extent.node,
+            incarnation=extent.incarnation,
+            level=extent.level,
+            replicas=replicas,
+            opened_at=extent.opened_ms / 1000,
+            sealed_at=None if extent.sealed_ms is None else extent.sealed_ms / 1000,
+            end=extent.end if writer is None else writer.confirmed,
+            bytes=extent.bytes if writer is None else writer.bytes,
+            readers=readers,
+            says="; ".join(filter(None, (_says(extent, self._place.options.level), self.told(extent.name)))),
+        )
+
+    # Messages
+
+    async def peek(self, group: Group, count: int, after: Place | None) -> list[Peeked]:
+        """What the group has not finished, by extent and number, the oldest extents first."""
+        found: dict[Place, Peeked] = {place_of(one.id): one for one in await self.peek_here(group, count, after)}
+        nodes: set[str] = set()
+        for extent in await self._unfinished(group):
+            if (extent.name, group.reader) in self._readers.owners:
+                continue
+            owned = await self._readers.rows.owner(extent.name, group.reader)
+            if owned.node and owned.node != self._place.node and owned.node not in nodes:
+                nodes.add(owned.node)
+                for one in await self._peek_at(owned.node, group, count, after):
+                    found[place_of(one.id)] = one
+        for extent in await self._unfinished(group):
+            if not any(place.extent == extent.name for place in found):
+                _, pages, reading = await self._stored(extent, group)
+                for one in await self._shown(group, reading, pages, None, count, after):
+                    found[place_of(one.id)] = one
+        return _page([found[place] for place in sorted(found)], count)
+
+    async def peek_all(self, count: int, after: Place | None) -> list[Peeked]:
+        """All that is kept, for nobody: by extent and number, the oldest extents first."""
+        found: list[Peeked] = []
+        for extent in self._extents.known():
+            if after is not None and extent.name < after.extent:
+                continue
+            reading = self._readers.reading(extent.name)
+            at = 0 if after is None or extent.name != after.extent else after.number + 1
+            await reading.look(at)
+            found += await self._shown(NOBODY, reading, Pages(at), None, count - len(found), None)
+            if page_full(found, count):
+                break
+        return _page(found, count)
+
+    async def _peek_at(self, node: str, group: Group, count: int, after: Place | None) -> list[Peeked]:
+        try:
+            data = await self._call(node, "peek", [group.name, count, "" if after is None else str(after)])
+            return msgspec.msgpack.decode(data, type=list[Peeked])
+        except StoreError:
+            return []  # the store says what there is, if not who has it
+
+    async def peek_here(self, group: Group, count: int, after: Place | None) -> list[Peeked]:
+        found: list[Peeked] = []
+        for owner in sorted(self._readers.here(group), key=lambda one: one.extent):
+            if len(found) < count:
+                desk = owner.desk
+                found += await self._shown(group, owner.reading, desk.pages, desk, count - len(found), after)
+        return _page(found, count)
+
+    async def _shown(
+        self, group: Group, reading: Reading, pages: Pages, desk: Desk | None, count: int, after: Place | None
+    ) -> list[Peeked]:
+        at, top = pages.next, reading.top()
+        if after is not None:
+            if reading.extent < after.extent:
+                return []
+            if reading.extent == after.extent:
+                at = max(at, after.number + 1)
+        filter, cutter, found = wants(self._place, group.options).filter, Cutter(), list[Peeked]()
+        end = min(top, at + PEEK_AHEAD)
+        flights = [] if desk is None else sorted(_flights(desk, at, end))
+        while at < end and not page_full(found, count):
+            blocks = await reading.read(at, PEEK_BYTES)
+            if not blocks:
+                break
+            for block in blocks:
+                first, stop = max(at, block.first), min(end, block.end)
+                for piece in cutter.pieces(block, first, stop, group.name, filter, PEEK_BYTES, False):
+                    if piece.data is None or block.put_ms < group.start_ms:
+                        continue
+                    for number, body, attributes in _messages(piece.first, piece.data):
+                        if number not in pages and not page_full(found, count):
+                            flight = _in_flight(flights, number)
+                            found.append(_peeked(reading.extent, number, body, attributes, block.put_ms, flight))
+                at = max(at, stop)
+        return found
+
+
+def _reader(extent: Extent, owned: Owned | None, view: View | None) -> dict[str, Any]:
+    """What is told of one group's reading of an extent."""
+    said: dict[str, Any] = {"owner": owned.node if owned is not None else "", "epoch": owned.epoch if owned else 0}
+    if view is None:
+        return {**said, "next": extent.end, "ready": 0, "in_flight": 0, "waiting": 0, "finished": True}
+    return {
+        **said,
+        "next": view.next,
+        "ready": view.ready,
+        "in_flight": view.in_flight,
+        "waiting": view.waiting,
+        "finished": False,
+    }
+
+
+def _says(extent: Extent, wanted: str) -> str:
+    if not extent.sealed and wanted == "all" and extent.level != wanted:
+        return "confirmed by a quorum: not all replicas were up when it was opened"
+    return ""
+
+
+def _messages(first: int, data: bytes) -> Iterable[tuple[int, bytes, dict[str, str] | None]]:
+    number = first
+    for head in chunks.heads_of(data):
+        for body, attributes in zip(chunks.bodies_of(data, head), chunks.attributes_of(data, head), strict=True):
+            yield number, body, attributes
+            number += 1
+
+
+Flown = tuple[int, int, int, int]  # first, end, until_ms, deliveries
+
+
+def _flights(desk: Desk, low: int, high: int) -> Iterable[Flown]:
+    for flight in desk.flights.values():
+        for first, end, until_ms in flight.left:
+            if first < high and end > low:
+                yield first, end, until_ms, flight.deliveries
+
+
+def _in_flight(flights: list[Flown], number: int) -> Flown | None:
+    return next((one for one in flights if one[0] <= number < one[1]), None)
+
+
+def _peeked(
+    extent: str, number: int, body: bytes, attributes: dict[str, str] | None, put_ms: int, flight: Flown | None
+) -> Peeked:
+    state, visible_at, deliveries = "ready", put_ms / 1000, 0
+    if flight is not None:
+        state, visible_at, deliveries = "in_flight", flight[2] / 1000, flight[3]
+    return Peeked(str(Place(extent, number)), state, body, attributes or {}, put_ms / 1000, deliveries, visible_at)
+
+
+def _page(found: list[Peeked], count: int) -> list[Peeked]:
+    shown: list[Peeked] = []
+    for one in found:
+        if page_full(shown, count):
+            break
+        shown.append(one)
+    return shown

@@ -1,0 +1,512 @@
+"""A log queue in one node: what a caller may do with one generation of it.
+
+Any node takes any request. Puts go to an extent that this node writes (`writing`); a group's messages come from the
+owners of its extents, here or at other nodes; acks go to the owner that delivered.
+
+    put, append ─▶ writers ─▶ extents ◀─ owners here            ◀─┐
+                                      ◀─ owners at other nodes  ◀─┴─ pull, get, settle, ack, nack, extend
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from capellini.model import chunks
+from capellini.model.errors import CapelliniError, Conflict, Invalid, StoreError, Unavailable
+from capellini.model.log import Appended, GroupInfo, LogParcel, Settle, Settled
+from capellini.model.message import Delivery, Entry, NewMessage, Peeked, message_bytes
+from capellini.model.service import Done, ExtendItem, NackItem, Problem, Put
+from capellini.model.streams import VERBS
+from capellini.queues.assignments import liking
+from capellini.queues.lease import Watcher
+from capellini.queues.log import receipts
+from capellini.queues.log.extents import Extents
+from capellini.queues.log.groups import Group, Groups, dead_letters_of, group_options, start_of, version_of, wants
+from capellini.queues.log.looking import Looking, Place, place_of
+from capellini.queues.log.owner import MakeQueue
+from capellini.queues.log.parcels import GROUP, code_of
+from capellini.queues.log.peers import PREFIX, Ask, Peers
+from capellini.queues.log.place import LogPlace
+from capellini.queues.log.placing import shown
+from capellini.queues.log.readers import Readers
+from capellini.queues.log.scaling import Scaling
+from capellini.queues.log.turns import Turn
+from capellini.queues.log.writing import Writers
+from capellini.queues.timed.resting import rest
+
+T = TypeVar("T")
+OTHERS_EVERY_S: Final = 0.5  # other nodes are asked first so often, so that their extents are not left behind
+POLL_S: Final = 0.1  # between looks for what other nodes have, while nothing is here
+LEASED_S: Final = 3.0  # a put waits so long for this node's lease
+LEASED_LOOK_S: Final = 0.02
+SEND_TRIES: Final = 3  # nodes that a put is sent on to, until one takes it
+LOOK_S: Final = 0.5  # between looks at nothing: what comes here wakes who waits
+MOST_BODY: Final = 4_194_304  # of what was checked before against the queue's own limit: what options allow at most
+CHUNK_BYTES: Final = 1024 * 1024  # of messages that are put together
+GET_BYTES: Final = 4 * 1024 * 1024  # of one get of single messages
+MOVE_TRIES: Final = 8  # each is lost only if its extent is dropped between a crash and the next attempt
+STALE: Final = Problem("stale", "the receipt is of an earlier delivery, or the message is gone")
+FOREIGN: Final = Settled([], Invalid.name, "this is no delivery of this queue, or it was altered")
+
+Current = Callable[[bool], Awaitable[None]]  # for puts? Raises when this generation must not be used (Gone, Paused)
+
+
+class LogQueue:
+    """Made by `LogKeeper.queue(record)`; do not keep it across calls. Calls raise Gone (of `work.place`) when this
+    generation is over: look the queue up again, as for work queues."""
+
+    def __init__(
+        self,
+        place: LogPlace,
+        extents: Extents,
+        writers: Writers,
+        groups: Groups,
+        readers: Readers,
+        peers: Peers,
+        current: Current,
+        make_queue: MakeQueue,
+        watcher: Watcher,
+        holds: bool,
+    ) -> None:
+        self._watcher, self._holds = watcher, holds
+        self.place, self.extents, self.writers = place, extents, writers
+        self.groups, self.readers = groups, readers
+        self._peers, self._current, self._make_queue = peers, current, make_queue
+        self._waiting: dict[asyncio.Event, None] = {}  # in the order of coming: a set's is chance
+        self._others_s: dict[str, float] = {}  # by group: when other nodes were asked
+        self._stopping = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        writers.on_opened.append(lambda writer: writer.tail.on_confirmed.append(self.wake))
+        self._looking: asyncio.Task[Any] | None = None
+        self.looking = Looking(place, extents, groups, readers, self._call)
+        self.scaling = Scaling(place, extents, writers, watcher, self._call)
+        self.looking.told = self.scaling.told
+
+    async def ready(self) -> None:
+        """The extents were looked at once."""
+        if not self.extents.looked:
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self.extents.look())
+                self._looking.add_done_callback(_heard)
+            await asyncio.shield(self._looking)
+
+    def wake(self) -> None:
+        """Something may be had: whoever waits looks again."""
+        for waiting in self._waiting:
+            waiting.set()
+
+    # Putting
+
+    async def append(self, chunk: bytes, forwarded: bool = False, turn: Turn | None = None) -> Appended:
+        """One chunk, checked here. `turn`: it keeps its place among its producer's. Raises Invalid, TooLarge,
+        Unavailable, or Unknown: it may be there."""
+        return await self._checked(chunk, MOST_BODY if forwarded else self.place.options.body_limit, forwarded, turn)
+
+    async def append_moved(self, chunk: bytes) -> Appended:
+        """Messages that were taken before, whatever the queue's limits are now."""
+        return await self._checked(chunk, MOST_BODY, limited=False)
+
+    async def _checked(
+        self, chunk: bytes, body_limit: int, forwarded: bool = False, turn: Turn | None = None, limited: bool = True
+    ) -> Appended:
+        """`limited`: refused when the queue is full. What another node sent on was not, there."""
+        head = chunks.check(chunk, body_limit)
+        await self._current(True)
+        await self.ready()
+        if not self._holds:
+            if limited:
+                self.writers.require_room(head.size)
+            return await self._sent_on(chunk, head)
+        if not self.place.lease.valid():
+            await self._leased()
+        if turn is not None:
+            await turn.come()
+        return await self.writers.append(chunk, head, forwarded, turn, limited and not forwarded)
+
+    async def _leased(self) -> None:
+        """A node that just started, or lost its lease, has one again soon; if not, the writers say so."""
+        clock = self.place.clock
+        deadline_s = clock.elapsed_s() + LEASED_S
+        while not self.place.lease.valid() and clock.elapsed_s() < deadline_s:
+            await clock.sleep(LEASED_LOOK_S)
+
+    async def _sent_on(self, chunk: bytes, head: chunks.Head) -> Appended:
+        """From a process that writes no extents: to a node that does, the same one for all chunks of a producer."""
+        nodes = [node for node in self._watcher.live() if self._watcher.address(node) and node != self.place.node]
+        of = head.producer.hex() if head.producer != chunks.NO_PRODUCER else str(self.place.random.random())
+        for node in sorted(nodes, key=lambda node: liking(of, node), reverse=True)[:SEND_TRIES]:
+            try:
+                return await self.forward(node, chunk)
+            except Unavailable:
+                self.place.guards["put sent on to another node"] += 1
+        raise Unavailable("no node takes puts of log queues: start one with capellini serve")
+
+    async def put(self, messages: Sequence[NewMessage]) -> list[Put | Problem]:
+        """One answer per message, in order; messages were checked before. With a key each is a producer of its own."""
+        plain = [index for index, message in enumerate(messages) if message.key is None]
+        results: dict[int, Put | Problem] = {}
+
+        async def together(indexes: list[int]) -> None:
+            made = [messages[index] for index in indexes]
+            answer = await self._appended([m.body for m in made], [m.attributes or None for m in made])
+            for place, index in enumerate(indexes):
+                results[index] = answer if isinstance(answer, Problem) else _put(answer, place)
+
+        async def once(index: int, message: NewMessage) -> None:
+            answer = await self._appended([message.body], [message.attributes or None], f"key:{message.key}")
+            results[index] = answer if isinstance(answer, Problem) else _put(answer, 0)
+
+        keyed = [once(index, message) for index, message in enumerate(messages) if message.key is not None]
+        sizes = [message_bytes(messages[index]) for index in plain]
+        parts = [together(plain[start:end]) for start, end in chunks.cut(sizes, CHUNK_BYTES)]
+        for result in await asyncio.gather(*parts, *keyed, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+        return [results[index] for index in range(len(messages))]
+
+    async def _appended(
+        self, bodies: list[bytes], attributes: list[dict[str, str] | None], key: str = ""
+    ) -> Appended | Problem:
+        producer = blake2b(key.encode(), digest_size=16).digest() if key else chunks.NO_PRODUCER
+        try:
+            return await self.append(chunks.pack(bodies, attributes, producer, 1 if key else 0))
+        except (StoreError, Conflict) as error:  # a key whose extent is gone concerns its own message alone
+            return Problem.of(error)
+
+    async def put_moved(self, key: str, entry: Entry, group: str = "") -> None:
+        """A move into this queue, once per key; for one group alone if one is named."""
+        attributes = {**(entry.attributes or {}), GROUP: group} if group else entry.attributes
+        for again in range(MOVE_TRIES):
+            answer = await self._appended([entry.body], [attributes], f"moved:{key}" + f"#{again}" * bool(again))
+            if not isinstance(answer, Problem):
+                return
+            if answer.error != Conflict.name or again == MOVE_TRIES - 1:
+                raise answer.raised()
+            self.place.guards["move begun anew: its extent is gone"] += 1  # it was perhaps never in it
+
+    async def replicas(self, extent: str) -> tuple[str, ...]:
+        """Where an extent's blocks lie, as far as the store tells."""
+        return await shown(self.place, extent)
+
+    # Groups
+
+    async def create_group(self, name: str, start: str | float, options: Mapping[str, Any]) -> GroupInfo:
+        checked = group_options(options)
+        start_ms = start_of(self.place, start)
+        await self._current(False)
+        if wants(self.place, checked).delivery_limit:
+            await self._make_queue(dead_letters_of(self.place.name, name))
+        group = await self.groups.create(name, start_ms, checked)
+        return self.groups.info(group, await self._kept(start_ms))
+
+    async def change_group(self, name: str, options: Mapping[str, Any]) -> GroupInfo:
+        group = await self.groups.change(name, options)
+        if wants(self.place, group.options).delivery_limit:
+            await self._make_queue(dead_letters_of(self.place.name, name))
+        return self.groups.info(group)
+
+    async def seek_group(self, name: str, to: str | float) -> GroupInfo:
+        start_ms = start_of(self.place, to)
+        says = await self._kept(start_ms)
+        return self.groups.info(await self.groups.seek(name, start_ms), says)
+
+    async def _kept(self, start_ms: int) -> str:
+        """Is what was asked for still there?"""
+        await self.ready()
+        known = self.extents.known()
+        oldest_ms = min([extent.opened_ms for extent in known], default=0)
+        if not start_ms or not oldest_ms or start_ms >= oldest_ms:
+            return ""
+        return f"messages before {oldest_ms / 1000:.3f} are not kept (any more): it starts at the oldest there is"
+
+    # Reading
+
+    async def pull(
+        self, group: str, count: int, most_bytes: int, wait_s: float, visibility_s: float | None = None
+    ) -> list[LogParcel]:
+        """Up to so many messages and about so many bytes; at least one if there is one within the wait."""
+        place = self.place
+        deadline_s = place.clock.elapsed_s() + wait_s
+        visibility_ms = None if visibility_s is None else int(visibility_s * 1000)
+        nudge = asyncio.Event()
+        self._waiting[nudge] = None
+        try:
+            while True:
+                nudge.clear()
+                await self._current(False)
+                await self.ready()
+                found = await self.groups.live(group)
+                parcels = await self._taken(found, count, most_bytes, visibility_ms)
+                left_s = deadline_s - place.clock.elapsed_s()
+                if parcels or left_s <= 0 or self._stopping:
+                    return parcels
+                await rest(place.clock, nudge, min(left_s, self._rest_s(found)))
+        finally:
+            del self._waiting[nudge]
+
+    def _rest_s(self, group: Group) -> float:
+        rest_s = POLL_S if self.readers.nodes(group) else LOOK_S
+        at_ms = self.readers.next_ms(group)
+        return rest_s if at_ms is None else min(rest_s, max(0.0, (at_ms - self.place.now_ms()) / 1000) + 0.001)
+
+    async def _taken(self, group: Group, count: int, most_bytes: int, visibility_ms: int | None) -> list[LogParcel]:
+        """What is taken for a caller who is gone by then is given back."""
+        taking = self._spawn(self._take(group, count, most_bytes, visibility_ms))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(lambda done: self._release(group, done))
+            raise
+
+    def _release(self, group: Group, taking: asyncio.Task[list[LogParcel]]) -> None:
+        if taking.cancelled() or taking.exception() is not None or not taking.result():
+            return
+        self.place.guards["taken for nobody, and given back"] += 1
+        self._spawn(self._give_back(group.name, [settle_of(parcel, "release") for parcel in taking.result()]))
+
+    async def _give_back(self, group: str, items: list[Settle]) -> None:
+        try:
+            await self.settle(group, items)
+        except CapelliniError:
+            self.place.guards["not given back: it comes when its visibility ends"] += 1
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _take(self, group: Group, count: int, most_bytes: int, visibility_ms: int | None) -> list[LogParcel]:
+        now_s = self.place.clock.elapsed_s()
+        found: list[LogParcel] = []
+        fresh = now_s - self._others_s.get(group.name, -1e9) < OTHERS_EVERY_S
+        if fresh or not self.readers.nodes(group):
+            found = await self.readers.take(group, count, most_bytes, visibility_ms)
+        if not found and (others := sorted(self.readers.nodes(group))):
+            self._others_s[group.name] = now_s
+            found = await self._take_elsewhere(others, group, count, most_bytes, visibility_ms)
+        if not found and not fresh:
+            found = await self.readers.take(group, count, most_bytes, visibility_ms)
+        return found
+
+    async def _take_elsewhere(
+        self, nodes: list[str], group: Group, count: int, most_bytes: int, visibility_ms: int | None
+    ) -> list[LogParcel]:
+        """From the first of the other nodes that has something. What one handed out whose answer was lost comes back
+        when its visibility ends."""
+        self.place.random.shuffle(nodes)
+        for node in nodes:
+            try:
+                data = await self._call(node, "take", [group.name, count, most_bytes, visibility_ms])
+            except StoreError:
+                self.place.guards["node passed over"] += 1
+                continue
+            if found := msgspec.msgpack.decode(data, type=list[LogParcel]):
+                self.readers.believe(found, node)
+                return found
+        return []
+
+    # Settling
+
+    async def settle(self, group: str, items: Sequence[Settle]) -> list[Settled]:
+        """One answer per item: what of it was settled; the rest was stale."""
+        await self._current(False)
+        results: list[Settled] = [Settled([])] * len(items)
+        proved = [self._proved(item) for item in items]
+        reader = await self._reader(group, [item for item, good in zip(items, proved, strict=True) if good])
+        owners: dict[str, list[int]] = {}
+        for index, item in enumerate(items):
+            if not proved[index]:
+                results[index] = FOREIGN
+            elif item.reader == reader:
+                owners.setdefault(item.extent, []).append(index)
+
+        async def one(extent: str, indexes: list[int]) -> None:
+            try:
+                answers = await self._settled(group, reader, extent, [items[index] for index in indexes])
+            except CapelliniError as error:
+                answers = [Settled([], error.name, error.says)] * len(indexes)
+            for index, answer in zip(indexes, answers, strict=True):
+                results[index] = answer
+
+        await asyncio.gather(*[one(extent, indexes) for extent, indexes in owners.items()])
+        return results
+
+    async def _reader(self, group: str, items: Sequence[Settle]) -> str:
+        """The group's as it is now: a delivery may be of a later version than this node has heard of."""
+        return (await self.groups.live(group, max([version_of(item.reader) for item in items], default=0))).reader
+
+    def _proved(self, item: Settle) -> bool:
+        if item.verb not in VERBS or (item.value_ms is not None and item.value_ms < 0):
+            return False
+        code = code_of(self.place.secret, item.extent, item.reader, item.epoch, item.delivery, item.first, item.count)
+        return hmac.compare_digest(code, item.code)
+
+    async def _settled(self, group: str, reader: str, extent: str, items: list[Settle]) -> list[Settled]:
+        owner = self.readers.owners.get((extent, reader))
+        if owner is not None and owner.acts():
+            return await owner.settle(items)
+        if (extent, reader) in self.readers.finished or await self._gone(extent):
+            return [Settled([])] * len(items)
+        node = self.readers.believed(extent, reader)
+        for again in (False, True):
+            if node and node != self.place.node:
+                try:
+                    data = await self._call(node, "settle", [group, items])
+                    return msgspec.msgpack.decode(data, type=list[Settled])
+                except Unavailable:
+                    self.place.guards["extent was not read there"] += 1
+                    if again:
+                        raise
+            if not again:
+                node = await self.readers.where(extent, reader)
+        raise Unavailable(f"nobody reads extent {extent} now: try again")
+
+    async def _gone(self, extent: str) -> bool:
+        """Surely: one that was opened elsewhere is not on a list that was read before; nor, for a while, on what this
+        home knows of the list of another."""
+        if self.extents.get(extent) is None:
+            await self.extents.look()
+        return self.extents.get(extent) is None and (len(self.place.homes) == 1 or self.extents.passed(extent))
+
+    # Single messages
+
+    async def get(self, group: str, count: int, wait_s: float, visibility_s: float | None) -> list[Delivery]:
+        parcels = await self.pull(group, count, GET_BYTES, wait_s, visibility_s)
+        return [delivery for parcel in parcels for delivery in deliveries_of(self.place.generation, parcel)]
+
+    async def ack(self, group: str, texts: Sequence[str]) -> list[Done | Problem]:
+        return await self._singly(group, "ack", texts, [None] * len(texts))
+
+    async def nack(self, group: str, items: Sequence[NackItem]) -> list[Done | Problem]:
+        delays = [None if item.delay_s is None else int(item.delay_s * 1000) for item in items]
+        return await self._singly(group, "nack", [item.receipt for item in items], delays)
+
+    async def extend(self, group: str, items: Sequence[ExtendItem]) -> list[Done | Problem]:
+        lives = [int(item.visibility_s * 1000) for item in items]
+        return await self._singly(group, "extend", [item.receipt for item in items], lives)
+
+    async def _singly(
+        self, group: str, verb: str, texts: Sequence[str], values: Sequence[int | None]
+    ) -> list[Done | Problem]:
+        results: list[Done | Problem] = [STALE] * len(texts)
+        items: dict[tuple[str, int, int, int | None], tuple[Settle, list[int]]] = {}
+        sent_ms = self.place.now_ms()
+        for index, text in enumerate(texts):
+            try:
+                receipt = receipts.parse(text)
+            except Invalid as error:
+                results[index] = Problem.of(error)
+                continue
+            if receipt.generation == self.place.generation:
+                key = (receipt.extent, receipt.epoch, receipt.delivery, values[index])
+                item, indexes = items.setdefault(key, (receipt.settle(verb, values[index]), []))
+                if indexes:
+                    item.ranges.append((receipt.number, 1))
+                indexes.append(index)
+        answers = await self.settle(group, [item for item, _ in items.values()])
+        for (item, indexes), answer in zip(items.values(), answers, strict=True):
+            done = {number for first, count in answer.ranges for number in range(first, first + count)}
+            at = None if verb == "ack" or item.value_ms is None else (sent_ms + item.value_ms) / 1000
+            for (number, _), index in zip(item.ranges, indexes, strict=True):
+                if answer.error:
+                    results[index] = Problem(answer.error, answer.says)
+                elif number in done:
+                    done.discard(number)  # the same receipt twice in one call: the second is stale
+                    results[index] = Done(at)
+        return results
+
+    async def peek_all(self, count: int, after: Place | None) -> list[Peeked]:
+        """All that is kept, whatever groups there are."""
+        await self.extents.look()
+        return await self.looking.peek_all(count, after)
+
+    # Other nodes
+
+    async def _call(self, node: str, operation: str, arguments: list[Any]) -> bytes:
+        ask = msgspec.msgpack.encode(Ask(self.place.generation, arguments))
+        return await self._peers.call(node, self.place.name, PREFIX + operation, ask)
+
+    async def forward(self, node: str, chunk: bytes) -> Appended:
+        return msgspec.msgpack.decode(await self._call(node, "append", [chunk]), type=Appended)
+
+    async def serve(self, operation: str, arguments: list[Any]) -> Any:
+        """What another node asks: of what is read and written here only. `operation` without its prefix."""
+        if operation == "take":
+            group, count, most_bytes, visibility_ms = arguments
+            await self.ready()
+            return await self.readers.take(await self.groups.live(group), count, most_bytes, visibility_ms)
+        if operation == "settle":
+            return await self._settle_here(arguments[0], msgspec.convert(arguments[1], list[Settle]))
+        if operation == "append":
+            return await self.append(arguments[0], forwarded=True)
+        if operation == "load":
+            return self.scaling.loads()
+        if operation == "views":
+            return await self.looking.views_here(await self.groups.live(arguments[0]))
+        if operation == "peek":
+            group, count, after = arguments
+            found = await self.groups.live(group)
+            return await self.looking.peek_here(found, count, place_of(after) if after else None)
+        raise Invalid(f"{operation!r} is no operation of log queues")
+
+    async def _settle_here(self, group: str, items: list[Settle]) -> list[Settled]:
+        reader = await self._reader(group, items)
+        owner = self.readers.owners.get((items[0].extent, reader)) if items else None
+        if owner is None or not owner.acts():
+            raise Unavailable("this node does not read that extent for that group now: try again")
+        return await owner.settle(items)
+
+    # The end
+
+    def stop_waiting(self) -> None:
+        """Long polls end now, with nothing: the node is going away."""
+        self._stopping = True
+        self.wake()
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """All who waited for it may be gone when it fails."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _put(answer: Appended, place: int) -> Put:
+    return Put(f"{answer.extent}:{answer.first + place}" if answer.extent else "", answer.duplicate)
+
+
+def settle_of(parcel: LogParcel, verb: str, value_ms: int | None = None) -> Settle:
+    """Of all messages of a delivery."""
+    return Settle(
+        parcel.extent, parcel.reader, parcel.epoch, parcel.delivery, parcel.first, parcel.count, parcel.code, verb,
+        [(parcel.first, parcel.count)], value_ms,
+    )  # fmt: skip
+
+
+def deliveries_of(generation: int, parcel: LogParcel) -> list[Delivery]:
+    """A parcel as single messages."""
+    found: list[Delivery] = []
+    names = receipts.receipts_of(generation, parcel)
+    number = parcel.first
+    for head in chunks.heads_of(parcel.chunks):
+        bodies = chunks.bodies_of(parcel.chunks, head)
+        for body, attributes in zip(bodies, chunks.attributes_of(parcel.chunks, head), strict=True):
+            found.append(
+                Delivery(
+                    id=f"{parcel.extent}:{number}",
+                    receipt=next(names),
+                    body=body,
+                    attributes=attributes or {},
+                    put_at=parcel.put_ms / 1000,
+                    deliveries=parcel.deliveries,
+                    visible_at=parcel.visible_ms / 1000,
+                )
+            )
+            number += 1
+    return found

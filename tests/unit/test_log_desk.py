@@ -1,0 +1,198 @@
+"""The desk: where each message of an extent is for a group, and who may settle it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from capellini.queues.log.desk import MOST_PICKS, Desk, Picked, Standing
+from capellini.queues.log.ordering import ByGroup, Total
+from capellini.queues.log.pages import Pages
+
+TOP = 1_000
+
+
+def _desk(next: int = 0, limit: int = 0, standing: Standing | None = None) -> Desk:
+    return Desk(Pages(next), limit, standing)
+
+
+def _flown(desk: Desk, most: int = 10, until_ms: int = 1_000) -> list[tuple[int, Picked]]:
+    """(delivery, what) of all that can be had."""
+    return [(desk.fly(one.first, one.end, one.deliveries + 1, until_ms), one) for one in desk.picks(most, 0, TOP)]
+
+
+def test_fresh_messages_come_in_order_and_once() -> None:
+    desk = _desk()
+    assert [desk.picks(4, 0, 10) for _ in range(4)] == [[Picked(0, 4, 0)], [Picked(4, 8, 0)], [Picked(8, 10, 0)], []]
+    assert desk.picked == 10
+
+
+def test_an_ack_finishes_only_what_is_in_flight_in_that_delivery() -> None:
+    desk = _desk()
+    [(delivery, _)] = _flown(desk)
+    assert desk.ack(delivery, [(2, 5)]) == [(2, 5)]
+    assert desk.ack(delivery, [(0, 4)]) == [(0, 2)]
+    assert desk.ack(delivery, [(0, 5)]) == []
+    assert desk.ack(delivery + 1, [(5, 10)]) == []
+    assert desk.pages.next == 5
+    assert desk.ack(delivery, [(4, 99)]) == [(5, 10)]
+    assert (desk.flying, desk.flights) == (0, {})
+
+
+def test_a_nacked_message_comes_back_when_its_time_has_come() -> None:
+    desk = _desk()
+    [(delivery, _)] = _flown(desk)
+    assert desk.nack(delivery, [(3, 5)], at_ms=500) == [(3, 5)]
+    assert desk.next_ms() == 500
+    desk.roll(499)
+    assert desk.picks(10, 0, 10) == []
+    assert (desk.waiting, desk.ready) == (2, 0)
+    desk.roll(500)
+    assert desk.picks(10, 0, 10) == [Picked(3, 5, 1)]
+
+
+def test_what_was_not_settled_in_time_comes_back_and_its_receipt_is_stale() -> None:
+    desk = _desk()
+    [(delivery, _)] = _flown(desk, 4)
+    desk.ack(delivery, [(1, 2)])
+    assert not desk.roll(999)
+    assert desk.roll(1_000)
+    assert desk.ack(delivery, [(0, 4)]) == []
+    assert desk.nack(delivery, [(0, 4)], 0) == desk.extend(delivery, [(0, 4)], 9_999) == []
+    assert desk.picks(10, 0, 4) == [Picked(0, 1, 1), Picked(2, 4, 1)]
+
+
+def test_extended_messages_stay_with_their_consumer() -> None:
+    desk = _desk()
+    [(delivery, _)] = _flown(desk, 4)
+    assert desk.extend(delivery, [(2, 4)], 3_000) == [(2, 4)]
+    desk.roll(2_000)
+    assert [one for _, one in _flown(desk, 2, 9_000)] == [Picked(0, 2, 1)]
+    assert desk.ack(delivery, [(0, 4)]) == [(2, 4)]
+
+
+def test_a_delivery_too_many_leads_to_the_dead_letters() -> None:
+    desk = _desk(limit=2)
+    for deliveries in (1, 2):
+        [(delivery, one)] = _flown(desk, 3)[:1]
+        assert one.deliveries == deliveries - 1
+        desk.nack(delivery, [(0, 3)], 0)
+        desk.roll(1)
+    assert list(desk.burying) == [(0, 3)]
+    assert desk.letters(2) == [0, 1]
+    desk.buried(1, 2)
+    assert (desk.letters(9), desk.pages.next) == ([0, 2], 0)
+    desk.buried(0, 1)
+    desk.buried(2, 3)
+    assert (list(desk.burying), desk.pages.next) == ([], 3)
+
+
+@pytest.mark.parametrize("standing", [None, Total(), ByGroup()], ids=["loose", "total", "group"])
+def test_a_new_owner_buries_what_was_delivered_too_often_before(standing: Standing | None) -> None:
+    pages = Pages()
+    pages.count(0, 2, 3)
+    pages.move(4, 5)
+    desk = Desk(pages, 3, standing)
+    desk.recover()
+    assert list(desk.burying) == [(0, 2), (4, 5)]
+
+
+def test_a_new_owner_offers_what_was_left_with_its_counts() -> None:
+    pages = Pages()
+    pages.finish(0, 3)
+    pages.count(3, 4, 2)
+    pages.finish(5, 7)
+    desk = Desk(pages)
+    desk.recover()
+    assert desk.picks(99, 0, 9) == [Picked(3, 4, 2), Picked(4, 5, 0), Picked(7, 9, 0)]
+
+
+def test_what_is_put_back_is_fresh_again_or_stands() -> None:
+    desk = _desk()
+    (first,) = desk.picks(4, 0, 10)
+    (second,) = desk.picks(4, 0, 10)
+    desk.put_back(first.first, first.end, 0)
+    desk.put_back(second.first + 1, second.end, 0)
+    assert desk.out == 5
+    desk.fly(4, 5, 1, 1_000)
+    assert desk.picks(99, 0, 10) == [Picked(0, 4, 0), Picked(5, 10, 0)]
+
+
+def test_neighbours_that_come_back_are_one_range_again() -> None:
+    desk = _desk()
+    [(delivery, _)] = _flown(desk, 600)
+    for number in range(600):
+        desk.nack(delivery, [(number, number + 1)], 5)
+    desk.roll(5)
+    assert desk.picks(400, 0, 600) == [Picked(0, 400, 1)]
+    for number in range(400, 600, 2):
+        assert desk.picks(1, 0, 600) == [Picked(number, number + 1, 1)]
+        desk.picks(1, 0, 600)
+
+
+def test_a_pull_has_a_bounded_number_of_ranges() -> None:
+    desk = _desk()
+    [(delivery, _)] = _flown(desk, TOP)
+    for number in range(0, TOP, 2):
+        desk.nack(delivery, [(number, number + 1)], 5)
+    desk.roll(5)
+    assert len(desk.picks(TOP, 0, 0)) == MOST_PICKS
+
+
+def test_next_time_forgets_flights_that_are_settled() -> None:
+    desk = _desk()
+    [(early, _)] = _flown(desk, 2, until_ms=100)
+    [(_, _)] = _flown(desk, 2, until_ms=200)
+    assert desk.next_ms() == 100
+    desk.ack(early, [(0, 2)])
+    assert desk.next_ms() == 200
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_message_is_in_one_place_whatever_happens(seed: int) -> None:
+    """Loose: nothing is lost, nothing is in two deliveries, and a stale delivery settles nothing."""
+    chance = random.Random(seed)
+    desk, now_ms, limit = _desk(limit=chance.choice((0, 3))), 0, 400
+    held: dict[int, int] = {}  # message: its valid delivery
+    known: set[int] = set()  # deliveries
+    finished: set[int] = set()
+    for _ in range(600):
+        now_ms += chance.randrange(3)
+        desk.roll(now_ms)
+        held = {number: delivery for number, delivery in held.items() if _valid(desk, number, delivery)}
+        act = chance.choice(("take", "take", "ack", "nack", "bury"))
+        if act == "take":
+            for one in desk.picks(chance.randrange(1, 9), 0, limit):
+                middle = chance.randrange(one.first, one.end + 1)
+                desk.put_back(middle, one.end, one.deliveries)
+                if one.first < middle:
+                    delivery = desk.fly(one.first, middle, one.deliveries + 1, now_ms + chance.randrange(1, 30))
+                    assert not [number for number in range(one.first, middle) if number in held or number in finished]
+                    held.update(dict.fromkeys(range(one.first, middle), delivery))
+                    known.add(delivery)
+        elif act == "bury" and desk.burying:
+            number = chance.choice(desk.letters(20))
+            desk.buried(number, number + 1)
+            finished.add(number)
+        elif known:
+            delivery, first = chance.choice(sorted(known)), chance.randrange(limit)
+            end = first + chance.randrange(1, 9)
+            mine = {number for number in range(first, end) if held.get(number) == delivery}
+            some, at_ms = [(first, end)], now_ms + chance.randrange(9)
+            settled = desk.ack(delivery, some) if act == "ack" else desk.nack(delivery, some, at_ms)
+            done = {number for low, high in settled for number in range(low, high)}
+            assert done == mine
+            for number in done:
+                del held[number]
+            if act == "ack":
+                finished |= done
+        assert {number for number in range(limit) if number in desk.pages} == finished
+        assert desk.flying == len(held)
+    waiting = desk.ready + desk.waiting + sum(end - first for first, end in desk.burying)
+    assert waiting + len(held) + len(finished) == desk.out
+
+
+def _valid(desk: Desk, number: int, delivery: int) -> bool:
+    flight = desk.flights.get(delivery)
+    return flight is not None and any(first <= number < end for first, end, _ in flight.left)

@@ -1,0 +1,208 @@
+"""Owners of extents for groups: counts, delays, dead letters, and what a successor knows."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tests.unit.log_world import (
+    LogNode,
+    bodies_in,
+    closed,
+    crash,
+    drained,
+    embedded,
+    pull,
+    put,
+    settle,
+    settle_of,
+    simulated,
+    until,
+)
+
+from capellini.model.log import LogParcel
+from capellini.queues.log.cursors import read_cursor
+from capellini.queues.log.owner import BURY_AT_ONCE, Owner
+from capellini.store.simulation.loop import run
+
+DEAD = "q.g.dead"
+
+
+async def _grouped(nodes: dict[str, LogNode], **options: Any) -> LogNode:
+    node = next(iter(nodes.values()))
+    await (await node.queue()).create_group("g", "earliest", options)
+    return node
+
+
+async def _owner(node: LogNode) -> Owner:
+    (owner,) = (await node.queue()).readers.owners.values()
+    return owner
+
+
+def _counts(parcels: list[LogParcel]) -> dict[bytes, int]:
+    return {body: parcel.deliveries for parcel in parcels for body in bodies_in([parcel])}
+
+
+def test_a_successor_knows_how_often_a_message_was_delivered() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node = await _grouped(nodes)
+        await put(node, [b"once", b"twice"])
+        await settle(node, await pull(node, count=2), "nack", ranges=[(1, 1)])
+        assert _counts(await pull(node)) == {b"twice": 2}
+        crash(node, nodes)
+        (other,) = nodes.values()
+        found: dict[bytes, int] = {}
+        while len(found) < 2:
+            found.update(_counts(await pull(other, wait_s=20.0)))
+        assert found == {b"once": 1, b"twice": 3}  # first deliveries are not counted durably
+
+    run(work(), 1)
+
+
+def test_a_message_that_takes_its_owner_with_it_ends_in_the_dead_letters() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("abcd", visibility_s=60.0)
+        node = await _grouped(nodes, delivery_limit=2)
+        await put(node, [b"poison", b"good"])
+        await settle(node, await pull(node, count=2), "nack")
+        again = await pull(node)
+        assert _counts(again) == {b"poison": 2, b"good": 2}
+        await settle(node, again, ranges=[(1, 1)])
+        crash(node, nodes)
+        other = next(iter(nodes.values()))
+        assert await pull(other, wait_s=20.0) == []
+        assert await other.dead(DEAD) == [b"poison"]
+
+    run(work(), 1)
+
+
+def test_nacks_wait_longer_each_time_up_to_a_bound() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes, nack_delay_s=1.0, nack_delay_most_s=3.0)
+        await put(node, [b"m"])
+        waits: list[float] = []
+        for _ in range(4):
+            parcels = await pull(node, wait_s=20.0)
+            before_s = node.clock.elapsed_s()
+            await settle(node, parcels, "nack")
+            await until(node.clock, lambda: _is_ready(node))
+            waits.append(round(node.clock.elapsed_s() - before_s - 0.5, 1))  # it comes that much later: clocks differ
+        assert waits == [1.0, 2.0, 3.0, 3.0]
+
+    run(work(), 1)
+
+
+async def _is_ready(node: LogNode) -> bool:
+    owner = await _owner(node)
+    owner.roll()
+    return owner.desk.ready == 1
+
+
+def test_many_dead_letters_go_beside_each_other_and_each_once() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes, delivery_limit=1)
+        bodies = [f"m{at}".encode() for at in range(3 * BURY_AT_ONCE)]
+        await put(node, bodies)
+        parcels = await pull(node, count=len(bodies))
+        node.fail_moves = 3  # done, but their answers are lost
+        before_s = node.clock.elapsed_s()
+        await settle(node, parcels, "nack")
+        await until(node.clock, lambda: _all_finished(node, len(bodies)))
+        took_s = node.clock.elapsed_s() - before_s
+        found: list[bytes] = []
+        while more := await node.dead(DEAD):
+            found += more
+        assert sorted(found) == sorted(bodies)
+        assert len(node.moves) == len(bodies) + 3
+        assert took_s < len(bodies) * 0.02  # one after the other each would take some rounds to the store
+
+    run(work(), 1)
+
+
+async def _all_finished(node: LogNode, count: int) -> bool:
+    return (await _owner(node)).desk.pages.next == count
+
+
+def test_messages_that_are_too_old_for_a_group_are_skipped_and_finished() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes, skip_older_s=5.0)
+        await put(node, [b"old"] * 3)
+        await node.clock.sleep(6.0)
+        await put(node, [b"new"])
+        assert await drained(node) == [b"new"]
+        assert (await _owner(node)).desk.pages.next == 4
+
+    run(work(), 1)
+
+
+def test_a_group_with_a_delay_gets_messages_later_than_others() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes, delay_s=3.0)
+        await (await node.queue()).create_group("soon", "earliest", {})
+        before_s = node.clock.now_s()
+        await put(node, [b"m"])
+        assert bodies_in(await pull(node, "soon")) == [b"m"]
+        assert await pull(node, wait_s=2.5) == []
+        assert bodies_in(await pull(node, wait_s=10.0)) == [b"m"]
+        assert node.clock.now_s() - before_s >= 3.0
+
+    run(work(), 1)
+
+
+def test_a_flush_waits_for_what_is_being_written() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes)
+        await put(node, [b"1", b"2"])
+        parcels = await pull(node)
+        owner = await _owner(node)
+        acking = asyncio.ensure_future(owner.settle([settle_of(parcel) for parcel in parcels]))
+
+        async def under_way() -> bool:
+            return owner.desk.pages.next == 2 and not owner.desk.pages.changed
+
+        await until(node.clock, under_way)
+        await owner.flush()
+        stored = await read_cursor(owner.place, owner.extent, owner.group.reader)
+        assert stored is not None and stored.next == 2
+        await acking
+
+    run(work(), 1)
+
+
+def test_a_block_that_is_not_there_yet_does_not_keep_a_pull_busy() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes)
+        await put(node, [b"1"])
+        await pull(node)
+        owner = await _owner(node)
+        owner.reading.top = lambda: 5  # type: ignore[method-assign]
+        assert await owner.take(10, 1 << 20, None) == []
+        assert owner.desk.out == 1
+
+    run(work(), 1)
+
+
+async def test_messages_in_flight_are_kept_as_ranges(tmp_path: Path) -> None:
+    node = await embedded(tmp_path, extent_bytes=1 << 30)
+    try:
+        await (await node.queue()).create_group("g", "earliest", {})
+        count = 60_000
+        for _ in range(count // 1_000):
+            await put(node, [b"x" * 100] * 1_000)
+        parcels: list[LogParcel] = []
+        while sum(parcel.count for parcel in parcels) < count:
+            parcels += await pull(node, count=5_000, visibility_s=3_600.0)
+        desk = (await _owner(node)).desk
+        assert desk.flying == count
+        assert len(desk.flights) == len(parcels) <= count // 100
+        assert all(len(flight.left) == 1 for flight in desk.flights.values())
+    finally:
+        await closed(node)
