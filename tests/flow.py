@@ -49,6 +49,7 @@ DEADLINE_S: Final = 300.0  # of anything that is waited for: nothing fails becau
 POLL_S: Final = 0.02
 LEAST_PORT: Final = 10_240
 OLD_RECEIPTS: Final = 30
+CONSUMING: Final = frozenset(("get", "ack", "nack", "extend"))
 MOST_DELAY_S: Final = 1.5
 DRAIN_VISIBILITY_S: Final = 60.0  # nothing fails any more: what is taken is acked
 SHOWN: Final = 20  # violations in a message; more do not help
@@ -175,6 +176,7 @@ class Flow:
         self.chance = random.Random(seed)
         self.history = History(epoch_s=time.time())
         self.queue = "jobs"
+        self.source = self.queue  # what consumers name
         self.visibility_s = visibility_s
         self.pause_s = pause_s  # of a producer between two puts, on average
         self.batch = batch
@@ -216,6 +218,10 @@ class Flow:
             await asyncio.gather(*[server.kill() for server in self.servers])
         for server in self.servers:
             self.history.broken += server.failures()
+        return self.verdict()
+
+    def verdict(self) -> list[Violation]:
+        """What the checkers say."""
         return check(self.history)
 
     async def _work(self, faults: Callable[[Flow], Awaitable[None]]) -> None:
@@ -247,7 +253,8 @@ class Flow:
         self, who: str, server: Server, op: str, work: Awaitable[T], cut_s: float | None = None, **asked: Any
     ) -> tuple[Call, T | None]:
         """One call, written down. None: it failed, or is open (its caller went away after `cut_s`)."""
-        call = self.history.begin(who, server.name, op, self.queue, self._now_s())
+        name = self.source if op in CONSUMING else self.queue
+        call = self.history.begin(who, server.name, op, name, self._now_s())
         for name, value in asked.items():
             setattr(call, name, value)
         try:
@@ -263,6 +270,14 @@ class Flow:
         call.ended_s = self._now_s()
         self.answered += not _unheard(answer)
         return call, answer
+
+    def noted_id(self, id: str) -> str:
+        """A message's id as the history has it."""
+        return id
+
+    def noted(self, receipt: str) -> str:
+        """A receipt as the history has it."""
+        return receipt
 
     def _now_s(self) -> float:
         """Wall time, which is what nodes stamp deliveries with."""
@@ -307,7 +322,10 @@ class Flow:
         messages = [NewMessage(one.body, one.attributes, one.delay_s, one.key) for one in sent]
         work = clients[server.name].put_many(self.queue, messages)
         call, answers = await self.call(who, server, "put", work, cut_s, sent=tuple(sent))
-        call.puts = answers or []
+        call.puts = [
+            Put(self.noted_id(answer.id), answer.duplicate) if isinstance(answer, Put) else answer
+            for answer in answers or ()
+        ]
         for one, answer in zip(sent, call.puts, strict=False):
             if isinstance(answer, Put):
                 self._confirmed.add(one.body)
@@ -330,15 +348,18 @@ class Flow:
     async def _get(
         self, who: str, server: Server, count: int, wait_s: float, visibility_s: float | None, cut_s: float | None
     ) -> list[str]:
-        work = self._patient[server.name].get(self.queue, count, wait_s=wait_s, visibility_s=visibility_s)
+        work = self._patient[server.name].get(self.source, count, wait_s=wait_s, visibility_s=visibility_s)
         call, messages = await self.call(who, server, "get", work, cut_s, count=count, wait_s=wait_s)
-        call.deliveries = [
-            Delivery(one.id, one.receipt, one.raw, one.attributes, one.put_at, one.deliveries, one.visible_at)
-            for one in messages or ()
-        ]
-        for one in call.deliveries:
-            self._bodies[one.receipt] = one.body
-        return [one.receipt for one in call.deliveries]
+        receipts: list[str] = []
+        for one in messages or ():
+            noted = self.noted(one.receipt)
+            id = self.noted_id(one.id)
+            call.deliveries.append(
+                Delivery(id, noted, one.raw, one.attributes, one.put_at, one.deliveries, one.visible_at)
+            )
+            self._bodies[noted] = one.raw
+            receipts.append(one.receipt)
+        return receipts
 
     async def _handle(self, who: str, chance: random.Random, receipts: list[str]) -> None:
         """Most are acked; some given back, kept longer, acked twice, or forgotten until their visibility ends."""
@@ -362,16 +383,16 @@ class Flow:
         server = chance.choice(self.servers)
         client, seconds = self._patient[server.name], 0.0
         if op == "ack":
-            work = client.ack_many(self.queue, receipts)
+            work = client.ack_many(self.source, receipts)
         elif op == "nack":
             seconds = chance.choice((0.0, chance.uniform(0.1, MOST_DELAY_S)))
-            work = client.nack_many(self.queue, receipts, seconds)
+            work = client.nack_many(self.source, receipts, seconds)
         else:
             seconds = chance.uniform(0.5, self.visibility_s)
-            work = client.extend_many(self.queue, receipts, seconds)
+            work = client.extend_many(self.source, receipts, seconds)
         all_seconds = tuple(seconds for _ in receipts) if op != "ack" else ()
         call, results = await self.call(
-            who, server, op, work, _cut_s(chance), receipts=tuple(receipts), seconds=all_seconds
+            who, server, op, work, _cut_s(chance), receipts=tuple(map(self.noted, receipts)), seconds=all_seconds
         )
         call.results = results or []
         self._note(call)
@@ -396,8 +417,8 @@ class Flow:
             receipts = await self._get("drain", server, 500, 1.0, DRAIN_VISIBILITY_S, None)
             if receipts:
                 came_s = time.monotonic()
-                work = self._patient[server.name].ack_many(self.queue, receipts)
-                call, results = await self.call("drain", server, "ack", work, receipts=tuple(receipts))
+                work = self._patient[server.name].ack_many(self.source, receipts)
+                call, results = await self.call("drain", server, "ack", work, receipts=tuple(map(self.noted, receipts)))
                 call.results = results or []
                 self._note(call)
         self.history.drained = True

@@ -45,3 +45,12 @@ def dead_of(client: capellini.Client[bytes], queue: str) -> list[bytes]:
 
 def test_two_processes_share_a_folder(tmp_path: Path) -> None:
     assert run("two_processes.py", tmp_path, "shared", "20") == "20 squares, the largest is 400\n"
+
+
+def test_two_groups_get_what_each_wants(tmp_path: Path) -> None:
+    said = run("fan_out.py", tmp_path, "rocks:shop", "12")
+    assert said == "billing got 4, search got 12\nsearch got 12 again\nsearch is 0 behind\n"
+
+
+def test_a_stream_is_put_and_got_meanwhile(tmp_path: Path) -> None:
+    assert run("streams.py", tmp_path, "rocks:shop", "5000") == "5000 readings came\n"

@@ -13,7 +13,7 @@ from capellini.api.openapi import document
 from capellini.api.routes import ROUTES
 from capellini.model.options import WORK
 
-PARAMETERS = ("name", "id", "counter", "schedule", "shard", "operation")
+PARAMETERS = ("name", "id", "counter", "schedule", "shard", "operation", "group", "table")
 
 
 @pytest.fixture(scope="module")

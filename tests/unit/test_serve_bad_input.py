@@ -83,6 +83,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         one_sentence(
             serve("--store", "rocks:data", "--listen", f"127.0.0.1:{port}", cwd=tmp_path), "something else does"
         )
+    assert list(tmp_path.iterdir()) == []  # no store is left behind
 
 
 # ---- a full disk, which takes a disk of one's own

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -28,7 +32,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("verb", ["serve", "doctor", "schema", "drain", "health", "completion"])
+@pytest.mark.parametrize("verb", ["serve", "doctor", "schema", "drain", "health", "completion", "group", "dead"])
 def test_each_verb_has_help(verb: str) -> None:
     done = CliRunner().invoke(capellini, [verb, "--help"])
     assert (done.exit_code, "Usage: capellini" in done.output) == (0, True)
@@ -58,3 +62,125 @@ def test_a_wrong_address_is_exit_code_2_and_a_node_that_is_away_is_1() -> None:
     away = run("drain", "--at", "http://127.0.0.1:1")
     assert (away.returncode, away.stderr.count("\n")) == (1, 1)
     assert "no connection to http://127.0.0.1:1" in away.stderr
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["queue list", "queue show jobs", "get jobs", "peek jobs", "put jobs x", "consume jobs", "dead list jobs",
+     "debug buckets jobs", "debug extents feed", "group list feed", "group create feed g", "dead merge feed@g",
+     "counter read hits", "schedule list"],
+)  # fmt: skip
+def test_a_folder_that_does_not_exist_is_said_and_not_made(tmp_path: Path, verb: str) -> None:
+    done = CliRunner().invoke(capellini, [*verb.split(), "--at", f"rocks:{tmp_path / 'foldr'}"])
+    assert (done.exit_code, "foldr does not exist: nothing was ever stored there" in done.stderr) == (2, True)
+    assert not (tmp_path / "foldr").exists()
+    (tmp_path / "empty").mkdir()
+    done = CliRunner().invoke(capellini, [*verb.split(), "--at", f"rocks:{tmp_path / 'empty'}"])
+    assert (done.exit_code, "empty holds no store" in done.stderr) == (2, True)
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_new_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
+    at = ["--at", f"rocks:{tmp_path / 'data'}"]
+    assert CliRunner().invoke(capellini, ["queue", "create", "jobs", *at]).exit_code == 0
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_negative_number_is_a_value_and_a_mistyped_option_is_none(tmp_path: Path) -> None:
+    at = ["--at", f"rocks:{tmp_path / 'data'}"]
+
+    def run(*words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(capellini, ["counter", *words, *at])
+        return done.exit_code, done.output
+
+    assert run("add", "hits", "-5", "2", "-3")[0] == 0
+    assert run("read", "hits") == (0, "-6\n")
+    assert CliRunner().invoke(capellini, ["counter", "add", *at, "names", "--kind", "set", "--", "-x"]).exit_code == 0
+    assert run("add", "heat", "--kind=min", "-1.5", "-0.5")[0] == 0
+    assert run("read", "heat") == (0, "-1.5\n")
+    code, says = run("add", "names", "--kind", "set", "--jsno")
+    assert (code, "No such option" in says) == (2, True)
+    assert "--jsno" not in run("read", "names")[1]
+
+
+def completed(*words: str) -> list[str]:
+    """What a shell is offered for the last word."""
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("capellini"))],
+        env={
+            **os.environ,
+            "_CAPELLINI_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(("capellini", *words)),
+            "COMP_CWORD": str(len(words)),
+        },
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+def test_shells_complete_names_of_queues_and_of_options(tmp_path: Path) -> None:
+    at = ["--at", f"rocks:{tmp_path / 'data'}"]
+    for name in ("jobs", "jobs-dead", "mail"):
+        assert CliRunner().invoke(capellini, ["queue", "create", name, *at]).exit_code == 0
+    assert completed("queue", "show", *at, "jo") == ["jobs", "jobs-dead"]
+    assert completed("get", *at, "m") == ["mail"]
+    assert completed("queue", "set", *at, "jobs", "visib") == ["visibility_s="]
+    assert completed("queue", "create", "x", "--kind", "timed", "--set", "sha") == ["shards="]
+    assert completed("queue", "create", "x", "--kind", "work", "--set", "sha") == []
+    assert completed("queue", "create", "x", "--kind", "l") == ["log"]
+
+
+def test_shells_complete_groups_by_themselves_and_behind_their_queue(tmp_path: Path) -> None:
+    at = ["--at", f"rocks:{tmp_path / 'data'}"]
+    assert CliRunner().invoke(capellini, ["queue", "create", "feed", "--kind", "log", *at]).exit_code == 0
+    for name in ("billing", "search"):
+        assert CliRunner().invoke(capellini, ["group", "create", "feed", name, *at]).exit_code == 0
+    assert completed("group", "show", *at, "feed", "b") == ["billing"]
+    assert completed("get", *at, "fe") == ["feed"]
+    assert completed("get", *at, "feed@") == ["feed@billing", "feed@search"]
+    assert completed("dead", "merge", *at, "feed@s") == ["feed@search"]
+    assert completed("get", *at, "nowhere@s") == []
+    assert completed("group", "set", *at, "feed", "billing", "skip") == ["skip_older_s="]
+
+
+def test_bash_takes_a_queue_with_its_group_for_one_word() -> None:
+    script = CliRunner().invoke(capellini, ["completion", "bash"]).output
+    done = subprocess.run(
+        ["bash", "-c", f'COMP_WORDBREAKS="a@:"\n{script}\necho "left $COMP_WORDBREAKS"'],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "left a:", done.stderr
+
+
+@pytest.mark.parametrize("at", ["http://127.0.0.1:1", "nonsense", "cassandra://127.0.0.1:1/k", "rocks:/nowhere/at/all"])
+def test_completion_is_silent_where_nobody_answers(at: str) -> None:
+    assert completed("queue", "show", "--at", at, "jo") == []
+
+
+def on_terminal(*arguments: str) -> tuple[int, str]:
+    """Exit code and what a person sees on stderr."""
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.Popen(
+            [sys.executable, "-m", "capellini.cli.main", *arguments], stdout=subprocess.DEVNULL, stderr=theirs
+        )
+        os.close(theirs)
+        seen = bytearray()
+        with contextlib.suppress(OSError):  # which is how a terminal says that its other end is closed
+            while part := os.read(ours, 4096):
+                seen += part
+        return done.wait(timeout=60), seen.decode()
+    finally:
+        os.close(ours)
+
+
+def test_long_work_shows_how_far_it_is_to_people_and_not_to_programs(tmp_path: Path) -> None:
+    at = f"rocks:{tmp_path / 'data'}"
+    assert CliRunner().invoke(capellini, ["counter", "add", "hits", "--at", at]).exit_code == 0
+    code, seen = on_terminal("backup", at, str(tmp_path / "copy"))
+    assert (code, "copying rows to" in seen) == (0, True)
+    code, seen = on_terminal("counter", "gc", "hits", "--at", at)
+    assert (code, "merging shards" in seen, "1/1" in seen) == (0, True, True)
+    piped = run("backup", at, str(tmp_path / "other"))
+    assert (piped.returncode, piped.stderr) == (0, "")

@@ -26,7 +26,7 @@ from capellini.api.routes import ROUTES
 from capellini.api.wire import UnsupportedMedia, is_raw, packed
 from capellini.counters.shards import check_name as check_counter
 from capellini.model.errors import CapelliniError
-from capellini.model.options import check_name
+from capellini.model.log import check_group, check_place
 from capellini.model.producers import PRODUCER
 
 log = logging.getLogger("capellini.api")
@@ -46,7 +46,7 @@ class Application:
         self.now_s = 0.0
         self.common_head = b""
         self.connections: set[Held] = set()
-        self._router = Router(ROUTES, {"name": check_name, "counter": check_counter})
+        self._router = Router(ROUTES, {"name": check_place, "group": check_group, "counter": check_counter})
         self._good_hosts: set[bytes] = set()
         self._debug = log.isEnabledFor(logging.DEBUG)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -45,6 +45,7 @@ class Request:
         "query",
         "refusal",
         "route",
+        "upgraded",
     )
 
     def __init__(self) -> None:
@@ -58,6 +59,7 @@ class Request:
         self.params: Mapping[str, str] = {}
         self.cost = -1  # bytes the gate holds for it; below 0: not admitted
         self.close = False  # the connection ends with the answer
+        self.upgraded: Callable[[Any, Any], Any] | None = None  # with status 101: what the connection becomes
         self.keep_alive_header = False  # HTTP/1.0 has to be told
         self.refusal: Response | None = None  # decided before the body was read
         self.most: int | None = None  # bytes of its body, where that is less than what any may have

@@ -33,6 +33,7 @@ from capellini.api.exchange import Request, Response
 from capellini.api.holding import Application
 from capellini.api.problems import problem
 from capellini.api.router import Kind
+from capellini.api.websocket import wants_websocket
 from capellini.model.errors import CapelliniError
 from capellini.model.frames import PATH, UPGRADE
 
@@ -67,6 +68,8 @@ class Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._bounding: asyncio.Task[None] | None = None  # asks how large the body may be
         self._channel: Request | None = None  # asks for the connection to become a channel
+        self._switching = False  # a request asks for the connection to become a stream
+        self._more = b""  # came behind it
         self._expects: Request | None = None  # waits for "100 Continue", which has its place in the order too
         self._head_bytes = 0  # of earlier pieces than the one being parsed
         self._fed = 0  # bytes of the piece being parsed
@@ -129,10 +132,14 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._deaf = True  # answered as plain HTTP, unless it is a channel
+            self._deaf = True  # answered as plain HTTP, unless it is a channel or a stream
             if self._channel is not None:
                 self._become_channel(self._channel, data[upgrade.args[0] :])
                 return
+            self._more = data[upgrade.args[0] :]
+            if self._switching and not self._reading_paused and not self._lost:  # what follows is for the stream
+                self._reading_paused = True
+                self._transport.pause_reading()
         except httptools.HttpParserError as error:
             if not self._deaf:
                 log.debug("bad request: %s", error)
@@ -269,6 +276,7 @@ class Connection(asyncio.Protocol):
         if alone and self._parser.should_upgrade() and _wants_channel(request):
             self._channel = request
             return
+        self._switching = self._parser.should_upgrade() and wants_websocket(request)
         self._enqueue(request)
 
     def _become_channel(self, request: Request, more: bytes) -> None:
@@ -284,6 +292,22 @@ class Connection(asyncio.Protocol):
         self._transport.set_protocol(channel)
         if more:
             channel.data_received(more)
+
+    def _become(self, request: Request, response: Response) -> None:
+        """The same for what a handler made of it: a stream."""
+        assert request.upgraded is not None
+        self._lost = True  # for this one
+        self._app.closed(self)
+        self._transport.write(
+            b"".join((_STATUS[101], *(b"%b: %b\r\n" % header for header in response.headers), b"\r\n"))
+        )
+        stream = request.upgraded(self._app, self._transport)
+        self._app.opened(stream)
+        self._transport.set_protocol(stream)
+        if self._reading_paused:
+            self._transport.resume_reading()
+        if self._more:
+            stream.data_received(self._more)
 
     # ---- refusing
 
@@ -345,6 +369,9 @@ class Connection(asyncio.Protocol):
                 self._app.done(request, response)
                 if self._gone():
                     break
+                if request.upgraded is not None and response.status == 101:
+                    self._become(request, response)
+                    return
                 self._write(request, response)
                 if request.close:
                     break

@@ -50,7 +50,7 @@ from capellini.api.wire import (
     raw_message,
 )
 from capellini.model.errors import Invalid
-from capellini.model.message import NewMessage, Peeked
+from capellini.model.message import NewMessage, Peeked, page_full
 from capellini.model.service import ParcelAck, Problem, Put
 
 T = TypeVar("T")
@@ -145,14 +145,14 @@ async def each_good(
 async def get(context: Context, request: Request) -> Response:
     asked = _GET.read(request)
     call = context.service.get(request.name, asked.count, asked.wait_s, asked.visibility_s)
-    found = await (_woken(context, call) if asked.wait_s else call)
+    found = await (woken(context, call) if asked.wait_s else call)
     context.metrics.add("get", len(found))
     if packed(request):
         return packed_answer({"messages": found})
     return answer(request, {"messages": [json_delivery(each) for each in found]})
 
 
-async def _woken(context: Context, call: Awaitable[list[T]]) -> list[T]:
+async def woken(context: Context, call: Awaitable[list[T]]) -> list[T]:
     """A call that waits. When the node drains it ends at once, with nothing; the service gives back what it had
     claimed."""
     task = asyncio.current_task()
@@ -215,18 +215,19 @@ async def extend(context: Context, request: Request) -> Response:
 
 async def peek(context: Context, request: Request) -> Response:
     query = query_of(request, PeekQuery)
-    return _seen(request, await context.service.peek(request.name, query.count, query.after))
+    return _seen(request, query.count, await context.service.peek(request.name, query.count, query.after))
 
 
 async def dead(context: Context, request: Request) -> Response:
     query = query_of(request, DeadQuery)
-    return _seen(request, await context.service.dead(request.name, query.count, query.after))
+    return _seen(request, query.count, await context.service.dead(request.name, query.count, query.after))
 
 
-def _seen(request: Request, found: list[Peeked]) -> Response:
+def _seen(request: Request, count: int, found: list[Peeked]) -> Response:
+    more = page_full(found, count)
     if packed(request):
-        return packed_answer({"messages": found})
-    return answer(request, {"messages": [json_peeked(each) for each in found]})
+        return packed_answer({"messages": found, "more": more})
+    return answer(request, {"messages": [json_peeked(each) for each in found], "more": more})
 
 
 async def redrive(context: Context, request: Request) -> Response:
@@ -253,7 +254,7 @@ async def take(context: Context, request: Request) -> Response:
     _packed_only(request)
     asked = _TAKE.read(request)
     call = context.service.take(request.name, asked.count, asked.wait_s, asked.visibility_s)
-    parcels = await (_woken(context, call) if asked.wait_s else call)
+    parcels = await (woken(context, call) if asked.wait_s else call)
     context.metrics.add("get", sum(parcel.count for parcel in parcels))
     return packed_answer(parcels)
 

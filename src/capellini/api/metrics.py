@@ -2,18 +2,20 @@
 
     capellini_requests_total{route,status}      capellini_request_seconds{route} (gets include their wait)
     capellini_requests_in_flight  capellini_gets_waiting  capellini_request_bytes  capellini_connections
+    capellini_streams{side}                     of log queues: put (producers), get (consumers)
     capellini_messages_total{operation}         put, get, ack, nack, extend
     capellini_store_..._total                   what the store was asked for
     capellini_refused_total{reason}             by the gate;  capellini_limit{limit}: where the gate closes
     capellini_ready  capellini_draining  capellini_clock_skew_seconds
 
-Beside it: counters.py (what counters cost), queue_metrics.py (how long queues are), timed_metrics.py (shards held).
+Beside it: counters.py (what counters cost), queue_metrics.py (how long queues are, how far groups are behind),
+timed_metrics.py (shards held), log_metrics.py (extents written and read).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -50,10 +52,13 @@ class Metrics:
         registry: CollectorRegistry | None = None,
         store_counts: Callable[[], Counts] | None = None,
         connections: Callable[[], int] = lambda: 0,
+        streams: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
+        """`streams`: how many are open, by their side."""
         self._gate = gate
         self._store_counts = store_counts
         self._connections = connections
+        self._streams = streams
         self._requests: dict[tuple[str, int], int] = {}
         self._times: dict[str, _Times] = {}
         self._labels: dict[int, str] = {}
@@ -141,6 +146,10 @@ class Metrics:
             ("clock_skew_seconds", "How far the store's clock is ahead.", gate.condition.skew_s),
         ):
             yield GaugeMetricFamily(f"capellini_{name}", says, value=value)
+        streams = GaugeMetricFamily("capellini_streams", "Open streams of log queues.", labels=["side"])
+        for side, count in self._streams().items():
+            streams.add_metric([side], count)
+        yield streams
         refused = CounterMetricFamily("capellini_refused", "Requests refused by the gate.", labels=["reason"])
         for reason, total in gate.refused.items():
             refused.add_metric([reason], total)

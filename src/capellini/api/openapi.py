@@ -13,6 +13,7 @@ from capellini.api.router import Kind, Route
 from capellini.api.routes import Listed, Results, Text
 from capellini.counters.shards import NAME as COUNTER_NAME
 from capellini.model import options
+from capellini.model.log import AT
 from capellini.model.service import Problem
 from capellini.model.timed import MAX_SHARDS
 
@@ -102,16 +103,17 @@ def _schema(named: Any) -> dict[str, Any]:
         case Results(good=good):
             one = {"anyOf": [_schema(good), _schema(Problem)]}
             return _object("results", {"type": "array", "items": one})
-        case Listed(field=field, item=item):
-            return _object(field, {"type": "array", "items": _schema(item)})
+        case Listed(field=field, item=item, paged=paged):
+            return _object(field, {"type": "array", "items": _schema(item)}, paged)
         case type() if issubclass(named, msgspec.Struct):
             return {"$ref": f"#/components/schemas/{named.__name__}"}
         case _:
             return cast(dict[str, Any], _without_prefixes(msgspec.json.schema(named)))
 
 
-def _object(field: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": {field: schema}, "required": [field]}
+def _object(field: str, schema: dict[str, Any], paged: bool = False) -> dict[str, Any]:
+    fields = {field: schema, "more": {"type": "boolean"}} if paged else {field: schema}
+    return {"type": "object", "properties": fields, "required": list(fields)}
 
 
 def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
@@ -137,8 +139,10 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
     found = []
     for name in re.findall(r"\{(\w+)\}", route.path):
         schema: dict[str, Any] = {"type": "string"}
-        if name in ("name", "schedule"):
+        if name in ("schedule", "group"):
             schema["pattern"] = f"^{options.NAME.pattern}$"
+        if name == "name":  # of a log queue also as QUEUE@GROUP
+            schema["pattern"] = f"^{options.NAME.pattern}({AT}{options.NAME.pattern})?$"
         if name == "shard":
             schema = {"type": "integer", "minimum": 0, "maximum": MAX_SHARDS - 1}
         if name == "counter":

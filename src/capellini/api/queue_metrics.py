@@ -4,6 +4,8 @@
     capellini_queue_oldest_age_seconds{queue}
     capellini_queue_..._total{queue}           puts, deliveries, acks, …: of all nodes, since the generation began
     capellini_queue_producers{queue}           different ones, about
+    capellini_group_messages{queue,group,state}      how far a group of a log queue is behind: ready, in_flight, delayed
+    capellini_group_oldest_age_seconds{queue,group}
     capellini_queues_shown                     how many queues these figures are of
 
     scrape ─▶ looked less than FRESH_S ago? ─▶ yes: the same again
@@ -23,15 +25,18 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from capellini.model.errors import CapelliniError
-from capellini.model.service import Service, Statistics
+from capellini.model.log import GroupLag
+from capellini.model.service import QueueInfo, Service, Statistics
 
 MOST_QUEUES: Final = 100  # by name; each costs a few reads of the store
+MOST_GROUPS: Final = 200  # of all these queues, by name: each costs as much as a queue
 FRESH_S: Final = 5.0  # however many ask
 KEPT_S: Final = 60.0  # figures that are older than this are no figures any more
 WAIT_S: Final = 2.0  # of a scrape: it has figures of its own to tell, whatever the store does
 AT_ONCE: Final = 4
 STATES: Final = ("ready", "in_flight", "delayed", "dead")
-TOTALS: Final = ("puts", "bytes_put", "deliveries", "redeliveries", "acks", "nacks", "dead_letters")
+GROUP_STATES: Final = ("ready", "in_flight", "delayed")
+TOTALS: Final = ("puts", "bytes_put", "deliveries", "redeliveries", "acks", "nacks", "dead_letters", "expired")
 log: Final = logging.getLogger("capellini.api")
 
 
@@ -42,6 +47,7 @@ class QueueMetrics:
         self._service = service
         self._now_s = now_s
         self._seen: dict[str, Statistics] = {}
+        self._lags: dict[tuple[str, str], GroupLag] = {}
         self._seen_s = -KEPT_S
         self._looking: asyncio.Task[None] | None = None
 
@@ -67,6 +73,7 @@ class QueueMetrics:
     async def _look(self) -> None:
         turns = asyncio.Semaphore(AT_ONCE)
         seen: dict[str, Statistics] = {}
+        lags: dict[tuple[str, str], GroupLag] = {}
 
         async def one(name: str) -> None:
             async with turns:
@@ -75,10 +82,30 @@ class QueueMetrics:
                 except CapelliniError as error:  # deleted meanwhile, or the store does not answer for it now
                     log.debug("no figures of queue %s: %s", name, error)
 
+        async def lag(queue: str, group: str) -> None:
+            async with turns:
+                try:
+                    if self._service.log is not None:
+                        _, lags[queue, group] = await self._service.log.show_group(queue, group)
+                except CapelliniError as error:
+                    log.debug("no figures of group %s of queue %s: %s", group, queue, error)
+
         queues = await self._service.queues(limit=MOST_QUEUES)
         await asyncio.gather(*(one(queue.name) for queue in queues))
-        self._seen = dict(sorted(seen.items()))
+        await asyncio.gather(*(lag(queue, group) for queue, group in await self._groups(queues)))
+        self._seen, self._lags = dict(sorted(seen.items())), dict(sorted(lags.items()))
         self._seen_s = self._now_s()
+
+    async def _groups(self, queues: list[QueueInfo]) -> list[tuple[str, str]]:
+        """Of log queues."""
+        found: list[tuple[str, str]] = []
+        for queue in queues:
+            if queue.kind == "log" and self._service.log is not None and len(found) < MOST_GROUPS:
+                try:
+                    found += [(queue.name, group.name) for group in await self._service.log.groups(queue.name)]
+                except CapelliniError as error:
+                    log.debug("no groups of queue %s: %s", queue.name, error)
+        return sorted(found)[:MOST_GROUPS]
 
     def collect(self) -> Iterable[Metric]:
         seen = self._seen if self._now_s() - self._seen_s < KEPT_S else {}
@@ -98,3 +125,18 @@ class QueueMetrics:
             for name, found in seen.items():
                 family.add_metric([name], getattr(found, total))
             yield family
+        yield from self._of_groups()
+
+    def _of_groups(self) -> Iterable[Metric]:
+        lags = self._lags if self._now_s() - self._seen_s < KEPT_S else {}
+        messages = GaugeMetricFamily(
+            "capellini_group_messages", "How far a group of a log queue is behind.", labels=["queue", "group", "state"]
+        )
+        oldest = GaugeMetricFamily(
+            "capellini_group_oldest_age_seconds", "Age of what the group has not finished.", labels=["queue", "group"]
+        )
+        for (queue, group), lag in lags.items():
+            for state in GROUP_STATES:
+                messages.add_metric([queue, group, state], getattr(lag, state))
+            oldest.add_metric([queue, group], lag.oldest_age_s or 0.0)
+        yield from (messages, oldest)

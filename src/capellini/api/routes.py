@@ -7,14 +7,16 @@ from typing import Final
 
 import msgspec
 
-from capellini.api import counters, messages, peers, queues, schedules, system, timed, wire
+from capellini.api import counters, groups, messages, peers, queues, rows, schedules, streams, system, timed, wire
 from capellini.api.router import Kind, Route
 from capellini.model import counters as counting
+from capellini.model import log as logs
 from capellini.model import service
 from capellini.model import timed as timing
 from capellini.model.frames import PATH
 
 QUEUE: Final = "/v1/queues/{name}"
+GROUP: Final = f"{QUEUE}/groups/{{group}}"
 COUNTER: Final = "/v1/counters/{counter}"
 SCHEDULE: Final = "/v1/schedules/{schedule}"
 PACKED_ONLY: Final = ("application/msgpack",)
@@ -28,10 +30,11 @@ class Results(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """An object with one field that holds a list."""
+    """An object with one field that holds a list; `paged`: and `more`, true when there may be more after its last."""
 
     field: str
     item: type
+    paged: bool = False
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -75,7 +78,7 @@ ROUTES: Final = (
     Route("POST", f"{QUEUE}/messages", Kind.PUT, messages.put, "Put messages: a batch, or the bare body of one",
           takes=wire.Puts, gives=Results(service.Put), raw=True, query=wire.RawPut, body_needed=True),
     Route("GET", f"{QUEUE}/messages", Kind.READ, messages.peek, "Look at messages without taking them",
-          query=messages.PeekQuery, gives=Listed("messages", wire.Seen)),
+          query=messages.PeekQuery, gives=Listed("messages", wire.Seen, paged=True)),
     Route("POST", f"{QUEUE}/messages/get", Kind.TAKE, messages.get, "Get messages, waiting for some if asked to",
           takes=wire.Get, gives=Listed("messages", wire.Delivered)),
     Route("POST", f"{QUEUE}/messages/ack", Kind.FINISH, messages.ack, "Done with messages: they do not come again",
@@ -85,7 +88,7 @@ ROUTES: Final = (
     Route("POST", f"{QUEUE}/messages/extend", Kind.FINISH, messages.extend, "Keep messages hidden for longer",
           takes=wire.Extends, gives=Results(service.Done), body_needed=True),
     Route("GET", f"{QUEUE}/dead", Kind.READ, messages.dead, "Dead letters of a queue",
-          query=messages.DeadQuery, gives=Listed("messages", wire.Seen)),
+          query=messages.DeadQuery, gives=Listed("messages", wire.Seen, paged=True)),
     Route("POST", f"{QUEUE}/redrive", Kind.CHANGE, messages.redrive, "Move dead letters back",
           takes=messages.Redrive, gives=Moved),
     # timed queues
@@ -101,6 +104,36 @@ ROUTES: Final = (
           gives=timing.ShardView),
     Route("POST", f"{QUEUE}/shards/{{shard}}/start", Kind.CHANGE, timed.start_shard, "A shard hands out again",
           gives=timing.ShardView),
+    # log queues
+    Route("GET", f"{QUEUE}/groups", Kind.READ, groups.list_all, "Consumer groups of a queue",
+          gives=Listed("groups", logs.GroupInfo)),
+    Route("PUT", GROUP, Kind.CHANGE, groups.create,
+          "Create a group; the same again is fine, other options are a conflict",
+          takes=groups.CreateGroup, gives=logs.GroupInfo),
+    Route("GET", GROUP, Kind.READ, groups.show, "What a group is, and how far it is behind", gives=groups.ShownGroup),
+    Route("PATCH", GROUP, Kind.CHANGE, groups.change, "Change options of a group",
+          takes=groups.ChangeGroup, gives=logs.GroupInfo, body_needed=True),
+    Route("DELETE", GROUP, Kind.CHANGE, groups.delete, "Delete a group", status=204),
+    Route("POST", f"{GROUP}/seek", Kind.CHANGE, groups.seek, "Go on from another place, back or ahead",
+          takes=groups.Seek, gives=logs.GroupInfo, body_needed=True),
+    Route("POST", f"{GROUP}/dead/merge", Kind.CHANGE, groups.merge_dead, "Dead letters come to their group again",
+          takes=messages.Redrive, gives=Moved),
+    Route("POST", f"{GROUP}/dead/purge", Kind.CHANGE, groups.purge_dead, "Remove the dead letters of a group",
+          status=204),
+    Route("GET", f"{QUEUE}/routes", Kind.READ, groups.routes, "Which nodes write and read a queue: others work, slower",
+          query=groups.RoutesQuery, gives=logs.Routes),
+    Route("GET", f"{QUEUE}/debug/extents", Kind.READ, groups.extents, "Extents: writer, state, cursors",
+          gives=Listed("extents", logs.ExtentView)),
+    Route("GET", f"{QUEUE}/streams/put", Kind.PUT, streams.put_stream, "A WebSocket that chunks are put through",
+          query=streams.PutQuery, gives=service.Problem, status=426),
+    Route("GET", f"{GROUP}/streams/get", Kind.TAKE, streams.get_stream, "A WebSocket that parcels come from",
+          query=streams.GetQuery, gives=service.Problem, status=426),
+    Route("POST", f"{QUEUE}/chunks/put", Kind.PUT, groups.put_chunk, "Put one chunk: messages of a log queue",
+          takes=bytes, gives=list, media=PACKED_ONLY, body_needed=True),
+    Route("POST", f"{GROUP}/chunks/get", Kind.TAKE, groups.get_chunks, "Get parcels: messages as they were put",
+          takes=groups.Pull, gives=list, media=PACKED_ONLY, body_needed=True),
+    Route("POST", f"{GROUP}/chunks/settle", Kind.FINISH, groups.settle, "Ack, nack or extend ranges of parcels",
+          takes=list, gives=list, media=PACKED_ONLY, body_needed=True),
     Route("GET", "/v1/schedules", Kind.READ, schedules.list_all, "Recurring schedules by name",
           query=schedules.ScheduleQuery, gives=Listed("schedules", schedules.Scheduled)),
     Route("PUT", SCHEDULE, Kind.CHANGE, schedules.add,
@@ -108,6 +141,8 @@ ROUTES: Final = (
           takes=schedules.NewRecurring, gives=schedules.Scheduled, body_needed=True),
     Route("DELETE", SCHEDULE, Kind.CHANGE, schedules.remove, "No more ticks", status=204),
     Route("POST", "/v1/peers/{name}/{operation}", Kind.FINISH, peers.serve, "What nodes ask each other",
+          takes=list, gives=list, media=PACKED_ONLY, body_needed=True),
+    Route("POST", "/v1/rows/{table}", Kind.READ, rows.read, "Rows as they are stored: a page of one partition",
           takes=list, gives=list, media=PACKED_ONLY, body_needed=True),
     # the fast lane
     Route("POST", f"{QUEUE}/blocks/put", Kind.PUT, messages.put_block,

@@ -7,12 +7,13 @@ connection then closed; what is not done after the grace is cut off.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,11 +25,14 @@ from capellini.api.context import Context, Drain, Peer
 from capellini.api.counters import CounterMetrics
 from capellini.api.gate import Gate
 from capellini.api.http import connection_factory
+from capellini.api.journal_metrics import JournalMetrics
 from capellini.api.limits import Limits
+from capellini.api.log_metrics import LogMetrics
 from capellini.api.metrics import Metrics
 from capellini.api.openapi import document
 from capellini.api.queue_metrics import QueueMetrics
 from capellini.api.routes import ROUTES
+from capellini.api.streams import ConsumerStream
 from capellini.api.timed_metrics import TimedMetrics
 from capellini.model.errors import CannotOpen, InUse
 from capellini.model.service import Service
@@ -58,11 +62,15 @@ class Server:
         hosts: frozenset[str] = frozenset(),
         peer: Peer | None = None,
         timed: TimedMetrics | None = None,
+        journal: JournalMetrics | None = None,
+        log_queues: LogMetrics | None = None,
     ) -> None:
         """`drain` is what POST /v1/drain calls; without one the server drains itself."""
         limits = limits or Limits()
         self.gate = Gate(limits)
-        self._metrics = Metrics(self.gate, registry, store_counts, lambda: len(self._application.connections))
+        self._metrics = Metrics(
+            self.gate, registry, store_counts, lambda: len(self._application.connections), self._open_streams
+        )
         self._metrics.registry.register(CounterMetrics(service))
         self._queue_metrics = QueueMetrics(service, time.monotonic)
         self._metrics.registry.register(self._queue_metrics)
@@ -70,6 +78,10 @@ class Server:
         if timed is not None:
             self._metrics.registry.register(timed)
             self._metrics.looks.append(timed.look)
+        if journal is not None:
+            self._metrics.registry.register(journal)
+        if log_queues is not None:
+            self._metrics.registry.register(log_queues)
         self._context = Context(service, self.gate, self._metrics, drain or self._drain_itself, node_name, peer)
         self._context.document = msgspec.json.encode(document(ROUTES))
         self._application = Application(self._context, limits, hosts)
@@ -79,6 +91,10 @@ class Server:
         self._ticker: asyncio.TimerHandle | None = None
         self.addresses: list[str] = []
 
+    def _open_streams(self) -> dict[str, int]:
+        getting = sum(isinstance(stream, ConsumerStream) for stream in self._context.streams)
+        return {"put": len(self._context.streams) - getting, "get": getting}
+
     @property
     def registry(self) -> CollectorRegistry:
         return self._metrics.registry
@@ -87,18 +103,22 @@ class Server:
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Returns where (a port of 0 picks a free one). Raises InUse or CannotOpen."""
+        return await self.listen_on(await bound(host, port), host)
+
+    async def listen_on(self, sockets: Sequence[socket.socket], host: str) -> tuple[str, int]:
+        """The same with sockets that are bound already."""
         loop = asyncio.get_running_loop()
         self._start_ticking(loop)
         if not is_loopback(host):
             self._application.hosts |= {ANY_HOST}
-        try:
-            listener = await loop.create_server(
-                connection_factory(self._application, loop), host, port, backlog=BACKLOG, reuse_address=True
-            )
-        except OSError as error:
-            raise _cannot_listen(f"{host}:{port}", error) from None
-        self._listeners.append(listener)
-        found = listener.sockets[0].getsockname()
+        factory = connection_factory(self._application, loop)
+        for each in sockets:
+            try:
+                listener = await loop.create_server(factory, sock=each, backlog=BACKLOG)
+            except OSError as error:
+                raise _cannot_listen(f"{host}:{each.getsockname()[1]}", error) from None
+            self._listeners.append(listener)
+        found = sockets[0].getsockname()
         shown = f"[{found[0]}]" if ":" in found[0] else found[0]
         self.addresses.append(f"http://{shown}:{found[1]}")
         return str(found[0]), int(found[1])
@@ -169,12 +189,46 @@ class Server:
             path.unlink(missing_ok=True)
 
 
+async def bound(host: str, port: int) -> list[socket.socket]:
+    """The right to listen there, and nobody is listened to yet: who binds first can still refuse to start. One socket
+    per address that the host has. Raises InUse or CannotOpen."""
+    try:
+        places = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise _cannot_listen(f"{host}:{port}", error) from None
+    sockets: list[socket.socket] = []
+    failure: OSError | None = None
+    for family, kind, protocol, _, address in dict.fromkeys(places):
+        one = socket.socket(family, kind, protocol)
+        try:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.setblocking(False)
+            one.bind(address)
+        except OSError as error:
+            one.close()
+            if error.errno != errno.EADDRNOTAVAIL:  # a name may have addresses that this machine does not
+                failure = error
+                break
+            failure = failure or error
+        else:
+            sockets.append(one)
+    if failure is not None and (not sockets or failure.errno != errno.EADDRNOTAVAIL):
+        for each in sockets:
+            each.close()
+        raise _cannot_listen(f"{host}:{port}", failure)
+    return sockets
+
+
 def is_loopback(host: str) -> bool:
     return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def _cannot_listen(where: str, error: OSError) -> CannotOpen:
-    if error.errno == 98 or "in use" in str(error):
+    if error.errno == errno.EADDRINUSE or "in use" in str(error):
         return InUse(f"cannot listen on {where}: something else does already; choose another with --listen")
     return CannotOpen(f"cannot listen on {where}: {error.strerror or error}")
 

@@ -1,5 +1,6 @@
 """A node and its API together, from start to the signal to stop, and gracefully to the end.
 
+    the port is bound ──▶ the store is opened ──▶ listening       what cannot be served is not even opened
     SIGTERM, SIGINT ──▶ unready, long polls answered ──▶ (drain_s: acks still come) ──▶ no new connections,
     what was begun is finished ──▶ maintenance gives its lease back ──▶ the store is closed
 
@@ -15,8 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from capellini.api.journal_metrics import JournalMetrics
 from capellini.api.limits import Limits
-from capellini.api.server import Server, is_loopback
+from capellini.api.log_metrics import LogMetrics, figures_of
+from capellini.api.server import Server, bound, is_loopback
 from capellini.api.timed_metrics import TimedFigures, TimedMetrics
 from capellini.model.address import RocksAddress
 from capellini.node.config import address_of, announced, listen_of, name_of
@@ -39,12 +42,22 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def timed_metrics(node: Node) -> TimedMetrics:
-    keeper, schedules = node.timekeeping.keeper, node.service.schedules
+    keeper, schedules = node.kinds.timed.keeper, node.service.schedules
 
     def figures() -> TimedFigures:
         return TimedFigures(keeper.late_ms, keeper.takeovers, keeper.emergency_stops, schedules.ticks_put)
 
     return TimedMetrics(figures, keeper.views)
+
+
+def log_metrics(node: Node) -> LogMetrics:
+    return LogMetrics(lambda: figures_of(node.kinds.log.keeper))
+
+
+def journal_metrics(node: Node) -> JournalMetrics | None:
+    """None: this node tells nothing."""
+    journal = node.kinds.journal
+    return None if journal is None else JournalMetrics(lambda: journal.figures)
 
 
 async def serve(
@@ -57,7 +70,14 @@ async def serve(
     """Runs until a signal, or until `stop`. `announce` is told where it listens; `folder_socket` names the Unix socket
     for those who share the folder of an embedded store; `peers_of` says how other nodes are reached."""
     stop = stop or asyncio.Event()
-    node = await Node.open(settings, peers_of=peers_of, begin=False)
+    host, port = listen_of(settings)
+    sockets = await bound(host, port)
+    try:
+        node = await Node.open(settings, peers_of=peers_of, begin=False)
+    except BaseException:
+        for each in sockets:
+            each.close()
+        raise
     server = Server(
         node.service,
         limits=limits_of(settings),
@@ -66,18 +86,20 @@ async def serve(
         node_name=name_of(settings),
         peer=node.serve_peer,
         timed=timed_metrics(node),
+        journal=journal_metrics(node),
+        log_queues=log_metrics(node),
         hosts=frozenset(each.strip().lower() for each in settings.hosts.split(",") if each.strip()),
     )
     try:
         address = address_of(settings)
-        _, port = await server.listen(*listen_of(settings))
+        _, port = await server.listen_on(sockets, host)
         node.begin(announced(settings, port))
         if folder_socket is not None and isinstance(address, RocksAddress):
             await server.listen_unix(folder_socket(Path(address.folder)))
         node.subscribe(server.see)
         _on_signal(stop)
         announce(server.addresses)
-        if not is_loopback(listen_of(settings)[0]):
+        if not is_loopback(host):
             log.warning("whoever can reach %s can use it: let only those in who may", settings.listen)
         log.info("serving %s on %s", address, ", ".join(server.addresses))
         await stop.wait()

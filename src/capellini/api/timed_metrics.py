@@ -4,6 +4,7 @@ the store for it.
     capellini_timed_lateness_seconds{quantile}      of this node's last first deliveries: from due to handing out
     capellini_timed_shard_lag_seconds{queue,shard}  how far its reading is behind the clock
     capellini_timed_shard_messages{queue,shard,state}
+    capellini_timed_shard_in_flight_bytes{queue,shard}  of bodies in flight; a shard with too many hands out nothing
     capellini_timed_shards_held                     by this node
     capellini_timed_takeovers_total                 shards that this node began to hold
     capellini_timed_emergency_stops_total           shards stopped because the lease was lost
@@ -65,11 +66,15 @@ class TimedMetrics:
         messages = GaugeMetricFamily(
             "capellini_timed_shard_messages", "Messages in the holder's memory.", labels=["queue", "shard", "state"]
         )
+        flying = GaugeMetricFamily(
+            "capellini_timed_shard_in_flight_bytes", "Of bodies in flight, in memory.", labels=["queue", "shard"]
+        )
         for view in self._seen:
+            flying.add_metric([view.queue, str(view.shard)], view.in_flight_bytes)
             lag.add_metric([view.queue, str(view.shard)], view.lag_s or 0.0)
             for state in STATES:
                 messages.add_metric([view.queue, str(view.shard), state], getattr(view, state))
-        yield from (late, lag, messages)
+        yield from (late, lag, messages, flying)
         yield GaugeMetricFamily("capellini_timed_shards_held", "Shards that this node holds.", value=len(self._seen))
         for name, says, value in (
             ("takeovers", "Shards that this node began to hold.", figures.takeovers),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from capellini.cli.completing import place_argument
 from capellini.cli.speaking import say_done, talking, talks
 
 
 @click.command()
 @talks
-@click.argument("queue")
+@place_argument()
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
 def ack(at: str, as_json: bool, queue: str, receipts: tuple[str, ...]) -> None:
     """Ack messages: they do not come again."""

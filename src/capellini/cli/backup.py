@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from capellini.cli.speaking import progressing
 from capellini.model.address import CassandraAddress, NodeAddress, RocksAddress, parse
 from capellini.model.errors import Invalid
 
@@ -24,7 +25,8 @@ def backup(address: str, target: Path, as_json: bool) -> None:
 
     from capellini.store.rocks.copying import copy
 
-    done = copy(folder_of(address), target)
+    with progressing(f"copying rows to {target}") as advance:
+        done = copy(folder_of(address), target, advance)
     if as_json:
         click.echo(msgspec.json.encode(done).decode())
     else:

@@ -21,7 +21,9 @@ SUITES: Final[dict[str, str]] = {
     "store": "capellini.bench.store",
     "work": "capellini.bench.work",
     "timed": "capellini.bench.timed",
+    "log": "capellini.bench.log",
     "counters": "capellini.bench.counters",
+    "pipeline": "capellini.bench.pipeline",
 }
 
 

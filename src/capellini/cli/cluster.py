@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from capellini.cli.speaking import progressing
 from capellini.local.addresses import MOST_NODES
 from capellini.local.cluster import LocalCluster
 from capellini.local.config import COMMITLOG_SYNCS, JVMS
@@ -76,7 +77,12 @@ def show(chosen: LocalCluster, as_json: bool) -> None:
 @click.option("--netns", is_flag=True, help="A network namespace per node, so that links can be cut (root).")
 def up(name: str, folder: Path | None, as_json: bool, **shape: Any) -> None:
     """Start a cluster and wait until its nodes reach each other."""
-    act(name, folder, as_json, lambda chosen: chosen.up(**shape))
+
+    def start_all(chosen: LocalCluster) -> None:
+        with progressing(f"starting cluster {chosen.name}", shape["nodes"]) as advance:
+            chosen.up(**shape, progress=advance)
+
+    act(name, folder, as_json, start_all)
 
 
 @cluster.command()

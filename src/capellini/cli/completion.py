@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 from click.shell_completion import get_completion_class
+
+# Bash takes QUEUE@GROUP for three words unless it is told not to.
+ONE_WORD: Final = "COMP_WORDBREAKS=${COMP_WORDBREAKS//@}\n"
 
 
 @click.command()
@@ -17,4 +22,5 @@ def completion(shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(capellini, {}, "capellini", "_CAPELLINI_COMPLETE").source())
+    source = kind(capellini, {}, "capellini", "_CAPELLINI_COMPLETE").source()
+    click.echo(source + ONE_WORD if shell == "bash" else source)

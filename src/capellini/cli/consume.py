@@ -1,4 +1,7 @@
-"""`capellini consume`: run a command for each message, or print them; ack what worked."""
+"""`capellini consume`: run a command for each message, or print them; ack what worked.
+
+Messages of a log queue that are only printed come through a stream, and are acked as they came, many together.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,30 @@ import os
 import re
 import signal
 import sys
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
-from capellini.cli.speaking import PATIENCE_S, delivery_json, errors_said, probe, say_body, say_json, talks
+from capellini.cli.completing import place_argument
+from capellini.cli.speaking import PATIENCE_S, delivery_json, errors_said, hint, probe, say_json, talks
 from capellini.client.aio import AsyncClient, AsyncMessage
 from capellini.client.consuming import Failed, StopConsuming
+from capellini.model.errors import Stale
+from capellini.model.log import split_name
+
+if TYPE_CHECKING:
+    from capellini.client.async_streams import AsyncBatch
 
 END_S: Final = 5.0  # that a command gets to end after a second Ctrl-C, before it is killed
+AHEAD: Final = 10_000  # messages of a log queue that may wait here to be printed
 INTERRUPTED: Final = 130  # the usual exit code after Ctrl-C
 
 
 @click.command()
 @talks
-@click.argument("queue")
+@place_argument()
 @click.option("--exec", "command", metavar="COMMAND", help="A shell command: the body on its stdin, attributes in "
               "CAPELLINI_ATTRIBUTE_NAME; exit code 0 acks, others give the message back.")  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(1, 1_000), default=1, show_default=True, help="At a time.")
@@ -44,17 +56,18 @@ def consume(
     unwritable: OSError | None = None
 
     async def handle(message: AsyncMessage[bytes]) -> None:
-        nonlocal unwritable
         if command is not None:
             failed.add(message.id)
             await run_command(command, message)
             failed.discard(message.id)
             return
+        say([json_line(message)] if as_json else [message.raw])
+
+    def say(lines: list[bytes]) -> None:
+        """Raises StopConsuming."""
+        nonlocal unwritable
         try:
-            if as_json:
-                say_json(delivery_json(message))
-            else:
-                say_body(message.raw)
+            sys.stdout.buffer.write(b"".join([line + b"\n" for line in lines]))
             sys.stdout.flush()  # acked means that it was handed on
         except OSError as error:  # nobody reads any more, or the disk is full: the next one would fail like this one
             unwritable = error
@@ -73,7 +86,10 @@ def consume(
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, asked_to_stop)
         async with connect_async(at, patience_s=PATIENCE_S) as client:
-            await _there(client, queue)
+            kind = await _there(client, queue)
+            if kind == "log" and command is None and count is None:
+                ends = Ends(visibility_s, idle_s, stop)
+                return await print_all(client, queue, ends, lambda batch: say(lines_of(batch, as_json)))
             return await client.consume(
                 queue, handle, concurrency=concurrency, visibility_s=visibility_s, count=count, idle_s=idle_s, stop=stop
             )
@@ -103,9 +119,72 @@ def _cannot_write(error: OSError) -> None:
     sys.exit(1)
 
 
-async def _there(client: AsyncClient[bytes], queue: str) -> None:
-    """A consumer waits for a node that went away, but not for an address that was never right."""
-    await client.show_queue(queue)
+async def _there(client: AsyncClient[bytes], queue: str) -> str:
+    """The queue's kind. A consumer waits for a node that went away, but not for an address or a name that was never
+    right."""
+    name, group = split_name(queue)
+    info = await client.show_queue(name)
+    if name != queue:
+        await client.groups.show(name, group)
+    return info.kind
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """When to stop printing."""
+
+    visibility_s: float | None
+    idle_s: float | None
+    stop: asyncio.Event
+
+
+async def print_all(
+    client: AsyncClient[bytes], queue: str, ends: Ends, say: Callable[[AsyncBatch[AsyncMessage[bytes]]], None]
+) -> int:
+    """Hand on what a stream brings, and ack it; how many messages. While one batch is acked the next is printed."""
+    name, group = split_name(queue)
+    handled = 0
+    stopping = asyncio.ensure_future(ends.stop.wait())
+    acking: asyncio.Task[None] | None = None
+    try:
+        async with client.stream(name, group=group, ahead=AHEAD, visibility_s=ends.visibility_s) as consumer:
+            while not ends.stop.is_set():
+                coming = asyncio.ensure_future(consumer.batch(ends.idle_s))
+                await asyncio.wait((coming, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    coming.cancel()
+                    break
+                if not (batch := coming.result()):
+                    break  # idle for so long
+                try:
+                    say(batch)
+                except StopConsuming:
+                    await batch.nack(0.0)
+                    break
+                if acking is not None:
+                    await acking
+                acking = asyncio.create_task(_acked(batch))
+                handled += len(batch)
+            if acking is not None:
+                await acking
+    finally:
+        stopping.cancel()
+    return handled
+
+
+async def _acked(batch: AsyncBatch[AsyncMessage[bytes]]) -> None:
+    try:
+        await batch.ack()
+    except Stale as error:
+        hint(f"{error.says}; they come again: give them more time with --visibility SECONDS")
+
+
+def lines_of(batch: AsyncBatch[AsyncMessage[bytes]], as_json: bool) -> list[bytes]:
+    """Messages of a stream are acked with their batch: they have no receipts."""
+    return [json_line(message, "") for message in batch] if as_json else batch.raws
+
+
+def json_line(message: AsyncMessage[bytes], receipt: str | None = None) -> bytes:
+    return msgspec.json.encode(delivery_json(message, receipt))
 
 
 async def run_command(command: str, message: AsyncMessage[bytes]) -> None:
@@ -139,7 +218,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 def environment(message: AsyncMessage[Any]) -> dict[str, str]:
     """What the command is told beside the body. Names and values take the forms that an environment can hold."""
     found = {
-        "CAPELLINI_QUEUE": message.queue,
+        "CAPELLINI_QUEUE": message.queue,  # of a group: QUEUE@GROUP, as its receipt wants it
         "CAPELLINI_ID": message.id,
         "CAPELLINI_DELIVERIES": str(message.deliveries),
         "CAPELLINI_RECEIPT": message.receipt,

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
 
-from capellini.cli.speaking import errors_said, say_json, talking, talks
+from capellini.cli.speaking import errors_said, progressing, say_json, talking, talks
 from capellini.client.counting import WaitingCounters
-from capellini.model.counters import QUEUES, SUM, Reading
+from capellini.model.counters import QUEUES, SUM, Collected, Reading
 from capellini.model.service import Problem
+
+NEGATIVE: Final = re.compile(r"-\d[\d.eE+-]*")
 
 
 @contextlib.contextmanager
-def _counters(at: str) -> Iterator[WaitingCounters]:
-    with talking(at) as client, errors_said():
+def _counters(at: str, makes: bool = False) -> Iterator[WaitingCounters]:
+    with talking(at, makes) as client, errors_said():
         yield client.counters
 
 
@@ -29,12 +33,25 @@ def _value(text: str) -> Any:
         return text
 
 
+class Numbers(click.Command):
+    """-5 is a number, and no option; what is neither is a mistyped option, as ever."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        for each in itertools.takewhile(lambda each: each != "--", args):
+            name = each.partition("=")[0]
+            if name.startswith("-") and name not in known and not NEGATIVE.fullmatch(each):
+                raise click.NoSuchOption(name, ctx=ctx)
+        ctx.ignore_unknown_options = True
+        return super().parse_args(ctx, args)
+
+
 @click.group()
 def counter() -> None:
     """Count things from anywhere: sums, sets, distinct elements, quantiles."""
 
 
-@counter.command()
+@counter.command(cls=Numbers)
 @talks
 @click.argument("name")
 @click.argument("values", nargs=-1)
@@ -42,10 +59,10 @@ def counter() -> None:
 def add(at: str, as_json: bool, name: str, values: tuple[str, ...], kind: str) -> None:
     """Update counter NAME with VALUES (1 if none is given). Durable when done.
 
-    A value is JSON, or a text as it stands. Values that begin with a minus come after `--`.
+    A value is JSON, or a text as it stands. Texts that begin with a minus come after `--`; numbers need not.
     """
     updates = [_value(each) for each in values] or [1]
-    with _counters(at) as counters:
+    with _counters(at, makes=True) as counters:
         counters.update(name, updates, kind)
     if as_json:
         say_json({"counted": len(updates)})
@@ -100,8 +117,11 @@ def list_all(at: str, as_json: bool, prefix: str, queues: bool, after: str, coun
 @click.argument("names", nargs=-1, required=True)
 def gc(at: str, as_json: bool, names: tuple[str, ...]) -> None:
     """Merge expired shards of counters NAMES into their tallies. Happens by itself, too."""
-    with _counters(at) as counters:
-        done = [counters.collect(name) for name in names]
+    done: list[Collected] = []
+    with _counters(at) as counters, progressing("merging shards", len(names)) as advance:
+        for name in names:
+            done.append(counters.collect(name))
+            advance(1)
     if as_json:
         say_json([msgspec.to_builtins(each) for each in done])
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from capellini.cli.completing import place_argument
 from capellini.cli.speaking import delivery_json, hint, say_body, say_json, talking, talks
 from capellini.model.message import MAX_BATCH, MAX_WAIT_S
 from capellini.model.service import Problem
@@ -11,7 +12,7 @@ from capellini.model.service import Problem
 
 @click.command()
 @talks
-@click.argument("queue")
+@place_argument()
 @click.option("-n", "--count", type=click.IntRange(1, MAX_BATCH), default=1, show_default=True, help="At most so many.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0, MAX_WAIT_S), default=0.0, metavar="SECONDS",
               help="Wait so long for the first.")  # fmt: skip

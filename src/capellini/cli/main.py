@@ -23,7 +23,8 @@ VERBS: Final = {  # verb: where it is, and what the list of verbs says about it
     "nack": ("capellini.cli.nack:nack", "Give messages back."),
     "peek": ("capellini.cli.peek:peek", "Look at messages without taking them."),
     "consume": ("capellini.cli.consume:consume", "Run a command for each message."),
-    "dead": ("capellini.cli.dead:dead", "Look at dead letters, and move them back."),
+    "dead": ("capellini.cli.dead:dead", "Look at dead letters, move them back, purge them."),
+    "group": ("capellini.cli.group:group", "Consumer groups of log queues: where each is, and from where it goes on."),
     "schedule": ("capellini.cli.schedule:schedule", "Messages that come again and again."),
     "timed": ("capellini.cli.timed:timed", "Look at timed queues: what is due, and who works which shard."),
     "debug": ("capellini.cli.debug:debug", "Look inside a queue."),
@@ -35,6 +36,7 @@ VERBS: Final = {  # verb: where it is, and what the list of verbs says about it
     "cluster": ("capellini.cli.cluster:cluster", "A real Cassandra cluster on this machine."),
     "bench": ("capellini.cli.bench:bench", "Measure."),
     "simulate": ("capellini.cli.simulate:simulate", "Try to break the promises, with a seed."),
+    "pipeline": ("capellini.cli.pipeline:pipeline", "Archive, audit, replay and load very many messages, on Spark."),
     "counter": ("capellini.cli.counter:counter", "Order-free counters."),
     "completion": ("capellini.cli.completion:completion", "The completion script of a shell."),
 }

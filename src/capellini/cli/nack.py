@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from capellini.cli.completing import place_argument
 from capellini.cli.speaking import say_done, talking, talks
 
 
 @click.command()
 @talks
-@click.argument("queue")
+@place_argument()
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
 @click.option("--delay", "delay_s", type=click.FloatRange(0), metavar="SECONDS",
               help="Offered after so long; else as options say.")  # fmt: skip

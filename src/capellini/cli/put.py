@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
-from typing import BinaryIO, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
+from capellini.cli.completing import queue_argument
+from capellini.cli.lines import lines_of
 from capellini.cli.speaking import due_argument, hint, pairs, progressing, say_json, talking, talks
+from capellini.model.errors import CapelliniError, TooLarge
+from capellini.model.log import Appended
 from capellini.model.message import NewMessage
-from capellini.model.service import Problem, Put
+from capellini.model.service import Problem, Put, QueueInfo
 
-LINES_AT_A_TIME: Final = 4_000  # a few requests beside each other, and a progress bar that moves
+if TYPE_CHECKING:
+    from capellini.client.sync import Client
+
 BAD_SHOWN: Final = 5
 
 
 @click.command()
 @talks
-@click.argument("queue")
+@queue_argument()
 @click.argument("body", required=False)
 @click.option("--file", "file", type=click.File("rb"), help="The body is this file ('-': stdin).")
 @click.option("--lines", is_flag=True, help="One message per line, of stdin or of --file.")
@@ -56,27 +64,66 @@ def put(
         click.echo(f"{result.id} (put before, with this key)" if result.duplicate else result.id)
 
 
+Putter = Callable[[list[bytes]], Sequence[Put | Problem]]
+
+
 def _put_lines(
     at: str, as_json: bool, queue: str, source: BinaryIO, attributes: dict[str, str], delay_s: float, due: float | None
 ) -> None:
     done = bad = 0
-    lines = (line.rstrip(b"\r\n") for line in source)
     with talking(at) as client, progressing(f"putting into {queue}") as advance:
-        client.show_queue(queue)  # said before the first line is read
-        while bodies := list(itertools.islice(lines, LINES_AT_A_TIME)):
-            results = client.put_many(queue, bodies, attributes=attributes, delay_s=delay_s, due=due)
-            for number, result in enumerate(results, done + bad + 1):
-                if isinstance(result, Put):
-                    continue
-                if bad < BAD_SHOWN:
-                    hint(f"line {number}: {result.says}")
-                bad += 1
-            done += sum(isinstance(result, Put) for result in results)
-            if as_json:
-                for result in results:
-                    say_json(result)
-            advance(len(results))
+        info = client.show_queue(queue)  # said before the first line is read
+        with _putting(client, info, attributes, delay_s, due, as_json) as put_all:
+            for bodies in lines_of(source):
+                try:
+                    results = put_all(bodies)
+                except CapelliniError:
+                    hint(f"of the lines before line {done + bad + 1}, {done} were put; of those from it on some may be")
+                    raise
+                for number, result in enumerate(results, done + bad + 1):
+                    if isinstance(result, Problem):
+                        if bad < BAD_SHOWN:
+                            hint(f"line {number}: {result.says}")
+                        bad += 1
+                done += sum(isinstance(result, Put) for result in results)
+                if as_json:
+                    for result in results:
+                        say_json(result)
+                advance(len(results))
     if not as_json:
         click.echo(f"put {done}")
     if bad:
         raise click.ClickException(f"{bad} of {done + bad} lines were not put; the first are named above")
+
+
+@contextlib.contextmanager
+def _putting(
+    client: Client[bytes], info: QueueInfo, attributes: dict[str, str], delay_s: float, due: float | None, named: bool
+) -> Iterator[Putter]:
+    """How lines are put: through a stream if it is a log queue, else in requests. `named`: ids are wanted."""
+    if info.kind != "log" or delay_s or due is not None:
+        yield lambda bodies: client.put_many(info.name, bodies, attributes=attributes, delay_s=delay_s, due=due)
+        return
+    most = int(info.options["body_limit"])
+    with client.stream_put(info.name) as producer:
+
+        def put_all(bodies: list[bytes]) -> Sequence[Put | Problem]:
+            """A line that is too long is told apart here: a stream refuses what travels together as a whole."""
+            good = [body for body in bodies if len(body) <= most]
+            places = producer.put_many(good, attributes=attributes) if good else []
+            puts = _puts(places) if named else itertools.repeat(Put(""))
+            if len(good) == len(bodies):
+                return list(itertools.islice(puts, len(bodies)))
+            return [next(puts) if len(body) <= most else _too_large(body, most) for body in bodies]
+
+        yield put_all
+
+
+def _puts(places: Sequence[Appended]) -> Iterator[Put]:
+    for place in places:
+        for number in range(place.first, place.first + place.count):
+            yield Put(f"{place.extent}:{number}" if place.extent else "", place.duplicate)
+
+
+def _too_large(body: bytes, most: int) -> Problem:
+    return Problem(TooLarge.name, f"a body has {len(body)} bytes; this queue takes at most {most}")

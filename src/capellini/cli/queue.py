@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import click
 import msgspec
 
+from capellini.cli.completing import kind_names, option_names, place_argument, queue_argument, queue_names
+from capellini.cli.group import LAG_COLUMNS, lag_row
 from capellini.cli.speaking import (
     confirmed,
     hint,
@@ -17,6 +20,7 @@ from capellini.cli.speaking import (
     talking,
     talks,
 )
+from capellini.model.log import AT, GroupInfo, GroupLag, split_name
 from capellini.model.service import QueueInfo, Statistics
 
 RANKS: Final = ("0.5", "0.9", "0.99", "1")  # of the quantiles, for people
@@ -28,10 +32,19 @@ def queue() -> None:
     """Make, change and remove queues."""
 
 
-def say_queue(info: QueueInfo, as_json: bool, statistics: Statistics | None = None) -> None:
+def say_queue(
+    info: QueueInfo,
+    as_json: bool,
+    statistics: Statistics | None = None,
+    groups: Sequence[tuple[GroupInfo, GroupLag]] | None = None,
+) -> None:
     if as_json:
         whole = msgspec.to_builtins(info)
-        say_json(whole if statistics is None else {**whole, "statistics": statistics})
+        if statistics is not None:
+            whole["statistics"] = statistics
+        if groups is not None:
+            whole["groups"] = [{"group": group, "lag": lag} for group, lag in groups]
+        say_json(whole)
         return
     rows: list[tuple[str, object]] = [("name", info.name), ("kind", info.kind), ("created at", moment(info.created_at))]
     paused = [side for side, is_paused in (("puts", info.puts_paused), ("gets", info.gets_paused)) if is_paused]
@@ -43,6 +56,11 @@ def say_queue(info: QueueInfo, as_json: bool, statistics: Statistics | None = No
                 about = "" if name in statistics.exact or name.endswith("_per_s") else "about "
                 rows.append((name, _shown(value, about)))
     say_table(("what", "is"), rows)
+    if groups:
+        click.echo()
+        say_table(LAG_COLUMNS, [lag_row(group, lag) for group, lag in groups])
+    elif groups is not None:
+        hint(f"no groups yet: make one with `capellini group create {info.name} GROUP`")
 
 
 def _shown(value: float | dict[str, float] | None, about: str) -> str:
@@ -55,17 +73,19 @@ def _shown(value: float | dict[str, float] | None, about: str) -> str:
 @queue.command()
 @talks
 @click.argument("name")
-@click.option("--kind", default="work", show_default=True)
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=SET_HELP)
+@click.option("--kind", default="work", show_default=True, help="work, timed or log.", shell_complete=kind_names)
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help=SET_HELP, shell_complete=option_names
+)
 def create(at: str, as_json: bool, name: str, kind: str, settings: tuple[str, ...]) -> None:
     """Create a queue; the same again is fine."""
-    with talking(at) as client:
+    with talking(at, makes=True) as client:
         say_queue(client.create_queue(name, kind, **option_values(settings, kind)), as_json)
 
 
 @queue.command(name="list")
 @talks
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", shell_complete=queue_names)
 def list_all(at: str, as_json: bool, prefix: str) -> None:
     """List queues, all or those whose names begin with PREFIX."""
     with talking(at) as client:
@@ -80,17 +100,26 @@ def list_all(at: str, as_json: bool, prefix: str) -> None:
 
 @queue.command()
 @talks
-@click.argument("name")
+@place_argument("name")
 def show(at: str, as_json: bool, name: str) -> None:
-    """Show a queue: its options, how much is in it, and what happened in it since it was made or purged."""
+    """Show a queue: its options, how much is in it, and what happened in it since it was made or purged.
+
+    Of a log queue all groups are told; with @GROUP the counts are of that group alone.
+    """
     with talking(at) as client:
-        say_queue(client.show_queue(name), as_json, client.statistics(name))
+        of, group = split_name(name)
+        info = client.show_queue(of)
+        groups = None
+        if info.kind == "log":
+            names = [group] if AT in name else [each.name for each in client.groups.list(of)]
+            groups = [client.groups.show(of, each) for each in names]
+        say_queue(info, as_json, client.statistics(name), groups)
 
 
 @queue.command(name="set")
 @talks
-@click.argument("name")
-@click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
+@queue_argument("name")
+@click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...", shell_complete=option_names)
 def change(at: str, as_json: bool, name: str, settings: tuple[str, ...]) -> None:
     """Change options of a queue."""
     with talking(at) as client:
@@ -105,7 +134,7 @@ def _sides(puts: bool, gets: bool) -> tuple[bool, bool]:
 
 @queue.command()
 @talks
-@click.argument("name")
+@queue_argument("name")
 @click.option("--puts", is_flag=True, help="Take no puts.")
 @click.option("--gets", is_flag=True, help="Give no messages.")
 def pause(at: str, as_json: bool, name: str, puts: bool, gets: bool) -> None:
@@ -117,7 +146,7 @@ def pause(at: str, as_json: bool, name: str, puts: bool, gets: bool) -> None:
 
 @queue.command()
 @talks
-@click.argument("name")
+@queue_argument("name")
 @click.option("--puts", is_flag=True, help="Take puts again.")
 @click.option("--gets", is_flag=True, help="Give messages again.")
 def resume(at: str, as_json: bool, name: str, puts: bool, gets: bool) -> None:
@@ -129,7 +158,7 @@ def resume(at: str, as_json: bool, name: str, puts: bool, gets: bool) -> None:
 
 @queue.command()
 @talks
-@click.argument("name")
+@queue_argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def purge(at: str, as_json: bool, name: str, yes: bool) -> None:
     """Remove all messages of a queue; its options stay."""
@@ -141,7 +170,7 @@ def purge(at: str, as_json: bool, name: str, yes: bool) -> None:
 
 @queue.command()
 @talks
-@click.argument("name")
+@queue_argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(at: str, as_json: bool, name: str, yes: bool) -> None:
     """Remove a queue and all its messages."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from capellini.cli.completing import queue_argument
 from capellini.cli.speaking import hint, moment, pairs, say_json, say_table, shown, talking, talks
 from capellini.model.scheduling import ScheduleInfo
 
@@ -22,7 +23,7 @@ def _json(info: ScheduleInfo) -> object:
 @schedule.command()
 @talks
 @click.argument("name")
-@click.argument("queue")
+@queue_argument()
 @click.argument("cron")
 @click.argument("body")
 @click.option("--zone", default="UTC", show_default=True, help="Whose clock CRON is about, as in Europe/Berlin.")

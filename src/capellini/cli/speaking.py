@@ -10,17 +10,29 @@ import contextlib
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import click
 import msgspec
 
-from capellini.model.address import NODE_PORT, NodeAddress, parse
+from capellini.model.address import NODE_PORT, NodeAddress, RocksAddress, parse
 from capellini.model.dues import due_of
-from capellini.model.errors import CannotOpen, CapelliniError, Invalid, NotFound, Paused, Unavailable, Unknown
-from capellini.model.message import Peeked
+from capellini.model.errors import (
+    CannotOpen,
+    CapelliniError,
+    Conflict,
+    Full,
+    Invalid,
+    NotFound,
+    Paused,
+    Unavailable,
+    Unknown,
+)
+from capellini.model.message import Peeked, page_full
 from capellini.model.service import Problem
+from capellini.store.folder import check_there
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,6 +81,12 @@ def errors_said() -> Iterator[None]:
 def advice(error: CapelliniError) -> str:
     """What happened, and what to do next."""
     says = error.says
+    if isinstance(error, NotFound) and " no group " in says:
+        return f"{says}\nSee `capellini group list QUEUE`, or make it: `capellini group create QUEUE GROUP`."
+    if isinstance(error, Conflict) and says.startswith("group "):
+        return f"{says}\nSee `capellini group show QUEUE GROUP`; change it with `capellini group set`."
+    if isinstance(error, Full) and "max_bytes" in says:
+        return f"{says}\nSee who is behind with `capellini group list QUEUE`; raise it with `capellini queue set`."
     if isinstance(error, NotFound) and "queue" in says and "capellini queue" not in says:
         return f"{says}\nSee `capellini queue list`, or make it: `capellini queue create NAME`."
     if isinstance(error, Paused):
@@ -80,9 +98,12 @@ def advice(error: CapelliniError) -> str:
     return says
 
 
-def probe(at: str) -> None:
-    """Is anybody there at all? Asked once, so that a wrong address is said at once and not after long patience."""
+def probe(at: str, makes: bool = False) -> None:
+    """Is anybody there at all? Asked once, so that a wrong address is said at once and not after long patience; a
+    folder that does not exist is made only by verbs that make something."""
     address = parse(at)
+    if isinstance(address, RocksAddress) and not makes:
+        check_there(Path(address.folder))
     if not isinstance(address, NodeAddress):
         return
     parts = urlsplit(address.url)
@@ -93,12 +114,12 @@ def probe(at: str) -> None:
 
 
 @contextlib.contextmanager
-def talking(at: str) -> Iterator[Client[bytes]]:
-    """A client for a verb; its errors are said as a person needs them."""
+def talking(at: str, makes: bool = False) -> Iterator[Client[bytes]]:
+    """A client for a verb; its errors are said as a person needs them. `makes`: a new folder is fine."""
     from capellini.client.connecting import connect
 
     with errors_said():
-        probe(at)
+        probe(at, makes)
         with connect(at, patience_s=PATIENCE_S) as client:
             yield client
 
@@ -151,20 +172,20 @@ def shown(body: bytes) -> str:
     return line if len(line) <= SHOWN_CHARS and len(body) <= SHOWN_CHARS * 4 else f"{line[: SHOWN_CHARS - 1]}…"
 
 
-def delivery_json(message: Held[Any]) -> object:
-    """A message as the REST API writes it."""
+def delivery_json(message: Held[Any], receipt: str | None = None) -> object:
+    """A message as the REST API writes it. `receipt`: instead of its own."""
     from capellini.api.wire import json_delivery
     from capellini.model.message import Delivery
 
+    proof = message.receipt if receipt is None else receipt
     return json_delivery(
         Delivery(
-            message.id, message.receipt, message.raw, message.attributes, message.put_at, message.deliveries,
-            message.visible_at,
+            message.id, proof, message.raw, message.attributes, message.put_at, message.deliveries, message.visible_at
         )
-    )  # fmt: skip
+    )
 
 
-def say_peeked(found: Sequence[Peeked], as_json: bool, empty: str) -> None:
+def say_peeked(found: Sequence[Peeked], as_json: bool, count: int, empty: str) -> None:
     from capellini.api.wire import json_peeked
 
     if as_json:
@@ -181,6 +202,8 @@ def say_peeked(found: Sequence[Peeked], as_json: bool, empty: str) -> None:
         for row, each in zip(rows, found, strict=True):
             row.append(each.origin)
     say_table(heads, rows)
+    if page_full(found, count):
+        hint(f"there may be more: --after {found[-1].id}")
 
 
 def moment(seconds: float | None) -> str:
@@ -251,15 +274,17 @@ def confirmed(question: str, yes: bool) -> None:
 
 
 @contextlib.contextmanager
-def progressing(what: str) -> Iterator[Callable[[int], None]]:
-    """A line that moves, for people: call what it gives with how many more are done."""
+def progressing(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A line that moves, for people: call what it gives with how many more are done; a bar where it is known of how
+    many."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = () if total is None else (BarColumn(),)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), *bar, MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
+        task = progress.add_task(what, total=total)
         yield lambda count: progress.advance(task, count)

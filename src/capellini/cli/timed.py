@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from capellini.cli.completing import queue_argument
 from capellini.cli.speaking import (
     console,
     due_argument,
@@ -47,7 +48,7 @@ def _row(view: ShardView) -> tuple[object, ...]:
 
 @timed.command()
 @talks
-@click.argument("queue")
+@queue_argument()
 @click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
 @click.option("--looks", type=click.IntRange(1), help="With --watch: so many, and then no more.")
 def shards(at: str, as_json: bool, queue: str, watch: bool, looks: int | None) -> None:
@@ -94,7 +95,7 @@ def _styled(view: ShardView) -> tuple[tuple[object, ...], str]:
 
 @timed.command()
 @talks
-@click.argument("queue")
+@queue_argument()
 @click.argument("shard", type=int)
 def stop(at: str, as_json: bool, queue: str, shard: int) -> None:
     """Have a shard of QUEUE hand out nothing, whoever works it."""
@@ -104,7 +105,7 @@ def stop(at: str, as_json: bool, queue: str, shard: int) -> None:
 
 @timed.command()
 @talks
-@click.argument("queue")
+@queue_argument()
 @click.argument("shard", type=int)
 def start(at: str, as_json: bool, queue: str, shard: int) -> None:
     """Have a shard of QUEUE hand out again."""
@@ -114,7 +115,7 @@ def start(at: str, as_json: bool, queue: str, shard: int) -> None:
 
 @timed.command()
 @talks
-@click.argument("queue")
+@queue_argument()
 @click.option("--from", "start", metavar="TIME", help="From this time on; now unless given.")
 @click.option("--to", "end", metavar="TIME", help="Before this time; without end unless given.")
 @click.option("-n", "--count", type=click.IntRange(1, MAX_BATCH), default=100, show_default=True)
@@ -144,7 +145,7 @@ def _say_due(found: Sequence[DueMessage], as_json: bool) -> None:
 
 @timed.command()
 @talks
-@click.argument("queue")
+@queue_argument()
 @click.argument("ids", nargs=-1, required=True)
 def cancel(at: str, as_json: bool, queue: str, ids: tuple[str, ...]) -> None:
     """Cancel scheduled messages of QUEUE by their ids."""
@@ -155,7 +156,7 @@ def cancel(at: str, as_json: bool, queue: str, ids: tuple[str, ...]) -> None:
 
 @timed.command()
 @talks
-@click.argument("queue")
+@queue_argument()
 @click.argument("id")
 @click.argument("due")
 def move(at: str, as_json: bool, queue: str, id: str, due: str) -> None:

@@ -14,12 +14,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
+from weakref import WeakSet
 
 from capellini.client.codecs import Codec, raw_body
 from capellini.client.consuming import POLL_S, Consumer, Plan, steady
 from capellini.client.counting import RelayedCounters
 from capellini.client.gets import Gets
+from capellini.client.groups import Groups, RelayedLog
 from capellini.client.lanes import Acks, Kinds, Puts, delay_ms, item_bytes
 from capellini.client.messages import Deliveries, Held, Origin, unpacker
 from capellini.client.patient import PatientService
@@ -27,6 +29,7 @@ from capellini.client.scheduling import RelayedTimed
 from capellini.model.clock import Chance, Clock, RealClock
 from capellini.model.dues import Due, due_ms_of, later
 from capellini.model.errors import Invalid, WrongKind
+from capellini.model.log import DEFAULT_GROUP, ExtentView, Routes, group_name
 from capellini.model.message import MAX_BATCH, NewMessage, Peeked
 from capellini.model.scheduling import Missed, NewSchedule, ScheduleInfo
 from capellini.model.service import (
@@ -42,6 +45,9 @@ from capellini.model.service import (
     Statistics,
 )
 from capellini.model.timed import DueMessage, MoveItem, ShardView
+
+if TYPE_CHECKING:
+    from capellini.client.async_streams import AsyncConsumer, AsyncProducer, StreamConsumer
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Held[Any])
@@ -91,6 +97,9 @@ class AsyncClient(Generic[T]):
         self._acks = Acks(service)
         self._gets: Gets[Any] = Gets(self._clock)
         self.counters = RelayedCounters(service)
+        self._log = RelayedLog(service)
+        self.groups = Groups(self._log)
+        self._streams: WeakSet[AsyncProducer[Any] | StreamConsumer[Any]] = WeakSet()
 
     # Queues
 
@@ -192,13 +201,19 @@ class AsyncClient(Generic[T]):
     # Getting
 
     async def get(
-        self, queue: str, count: int = 1, *, wait_s: float = 0.0, visibility_s: float | None = None
+        self,
+        queue: str,
+        count: int = 1,
+        *,
+        wait_s: float = 0.0,
+        visibility_s: float | None = None,
+        group: str | None = None,
     ) -> list[AsyncMessage[T]]:
         """Up to `count` messages, hidden from others for `visibility_s` (None: as the queue's options say).
 
-        If there are none, waits up to `wait_s` for the first.
+        If there are none, waits up to `wait_s` for the first. `group`: of a log queue; the same as QUEUE@GROUP.
         """
-        return await self._take(_unpack_async, self, queue, count, wait_s, visibility_s)
+        return await self._take(_unpack_async, self, group_name(queue, group), count, wait_s, visibility_s)
 
     async def _take(
         self,
@@ -311,6 +326,41 @@ class AsyncClient(Generic[T]):
     async def start_shard(self, queue: str, shard: int) -> ShardView:
         return await self._timed.start_shard(queue, shard)
 
+    # Log queues
+
+    def stream_put(self, queue: str) -> AsyncProducer[T]:
+        """Puts into a log queue through one connection, in order: the fastest way. Use it with `async with`."""
+        from capellini.client.async_streams import AsyncProducer
+
+        made = AsyncProducer(self._service, queue, self._codec, self._clock, self._chance)
+        self._streams.add(made)
+        return made
+
+    def stream(
+        self,
+        queue: str,
+        *,
+        group: str = DEFAULT_GROUP,
+        ahead: int | None = None,
+        visibility_s: float | None = None,
+    ) -> AsyncConsumer[AsyncMessage[T]]:
+        """Messages of a log queue's group as they come, at most `ahead` of them waiting here. Use it with `async
+        with`."""
+        from capellini.client.async_streams import AsyncConsumer
+
+        parts = (self._service, queue, group, self._codec, AsyncMessage, ahead, visibility_s, self._clock, self._chance)
+        made = AsyncConsumer(*parts)
+        self._streams.add(made)
+        return made
+
+    async def extents(self, queue: str) -> list[ExtentView]:
+        """Who writes and reads which extent of a log queue, and how far."""
+        return await self._log.extents(queue)
+
+    async def routes(self, queue: str, group: str | None = None) -> Routes:
+        """Which nodes write and read a log queue: any works, these are faster."""
+        return await self._log.routes(queue, group)
+
     # Schedules
 
     async def schedule(
@@ -414,7 +464,9 @@ class AsyncClient(Generic[T]):
         return await self._service.message(queue, id)
 
     async def close(self) -> None:
-        """Finishes the batches under way, then ends all connections."""
+        """Finishes what is under way, streams included, then ends all connections."""
+        for stream in list(self._streams):
+            await stream.close()
         await self._puts.close()
         await self._acks.close()
         await self._gets.close()

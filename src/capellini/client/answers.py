@@ -9,7 +9,7 @@ import msgspec
 
 from capellini.client.reaching import Response
 from capellini.model.errors import CapelliniError, Invalid, TooLarge, Unavailable, Unknown, from_name
-from capellini.model.options import check_name
+from capellini.model.log import check_place
 from capellini.model.service import Problem
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def queue_path(name: str, rest: str = "") -> str:
-    return f"/v1/queues/{check_name(name)}/{rest}" if rest else f"/v1/queues/{check_name(name)}"
+    return f"/v1/queues/{check_place(name)}/{rest}" if rest else f"/v1/queues/{check_place(name)}"
 
 
 def with_query(path: str, **query: str | int) -> str:

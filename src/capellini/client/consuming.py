@@ -22,6 +22,7 @@ import msgspec
 from capellini.client.messages import Held
 from capellini.model.clock import Chance, Clock
 from capellini.model.errors import CapelliniError, Invalid, Paused, Stale, StoreError
+from capellini.model.log import split_name
 from capellini.model.message import MAX_BATCH
 from capellini.model.service import Problem
 
@@ -118,12 +119,12 @@ class Consumer(Generic[H]):
         self._queue_delays = False  # the queue's options say how long a nacked message waits
 
     async def run(self, stop: asyncio.Event) -> int:
-        queue, self._stop = self._plan.queue, stop
-        info = await steady(lambda: self._client.show_queue(queue), self._clock, self._chance)()
+        self._stop = stop
+        options = await steady(self._options, self._clock, self._chance)()
         visibility_s = self._plan.visibility_s
         if visibility_s is None:
-            visibility_s = float(info.options.get("visibility_s", 30.0))
-        self._queue_delays = float(info.options.get("nack_delay_s", 0.0)) > 0
+            visibility_s = float(options.get("visibility_s", 30.0))
+        self._queue_delays = float(options.get("nack_delay_s", 0.0)) > 0
         heart = asyncio.create_task(self._beat(visibility_s))
         hurry = False
         try:
@@ -137,6 +138,16 @@ class Consumer(Generic[H]):
             finally:
                 heart.cancel()
         return self._acked
+
+    async def _options(self) -> dict[str, Any]:
+        """Of the queue; what its group says comes first."""
+        name, group = split_name(self._plan.queue)
+        info = await self._client.show_queue(name)
+        if info.kind != "log":
+            return info.options
+        shown, _ = await self._client.groups.show(name, group)
+        own = msgspec.structs.asdict(shown.options)
+        return {**info.options, **{option: value for option, value in own.items() if value is not None}}
 
     async def _fetch(self, stop: asyncio.Event, visibility_s: float) -> None:
         stopping = asyncio.create_task(stop.wait())

@@ -20,8 +20,8 @@ from capellini.client.messages import Held, Origin
 from capellini.client.patient import PatientService
 from capellini.model.clock import Clock
 from capellini.model.errors import CapelliniError, Invalid, Stale, Unknown, WrongKind
+from capellini.model.log import AT, check_place
 from capellini.model.message import NewMessage
-from capellini.model.options import check_name
 from capellini.model.service import Done, ParcelAck, Problem, Put, QueueInfo
 from capellini.model.timed import MAX_DUE_S
 
@@ -59,7 +59,7 @@ class _PerQueue(Generic[I, R]):
     def of(self, queue: str) -> Batcher[I, R]:
         batcher = self._batchers.get(queue)
         if batcher is None:
-            check_name(queue)
+            check_place(queue)
             if len(self._batchers) >= MAX_BATCHERS:
                 self._batchers = {name: each for name, each in self._batchers.items() if each.busy}
             batcher = self._batchers[queue] = Batcher(lambda items: self._send(queue, items))
@@ -79,6 +79,8 @@ class Kinds:
         self._plain_until_s: dict[str, float] = {}
 
     def plain(self, queue: str) -> bool:
+        if AT in queue:
+            return True  # only log queues have groups
         until_s = self._plain_until_s.get(queue)
         if until_s is None:
             return False

@@ -1,8 +1,8 @@
 """No server: the library drives the store itself, with a broker in this process.
 
 Work queues need nothing more: they are connectionless, and what a broker keeps in memory is only what makes it
-fast. Any number of processes and nodes may do so on one keyspace at the same time. Timed queues need nodes that hold
-their shards, and can be reached: on Cassandra `capellini serve`, in a folder whoever owns it.
+fast. Any number of processes and nodes may do so on one keyspace at the same time. Timed and log queues need nodes that
+own their shards and extents, and can be reached: on Cassandra `capellini serve`, in a folder whoever owns it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from capellini.model.errors import Unavailable
 from capellini.model.service import Service
 from capellini.node.broker import Broker
 from capellini.node.counting import CounterKeeper
+from capellini.node.kinds import Kinds
 from capellini.node.maintenance import Maintenance
 from capellini.node.peering import Peering
 from capellini.node.statistics import CountedEvents
-from capellini.node.timekeeping import Timekeeping
 from capellini.store.interface import Store
 from capellini.store.opening import open_store
 
@@ -39,8 +39,8 @@ class OwnNode:
         self.store = store
         self._maintenance = maintenance
         peers = None if store.alone else HttpPeers(Peering(store, broker.clock, broker.random, maintenance.watcher))
-        self._timekeeping = Timekeeping(broker, maintenance, peers, holds=store.alone)  # others cannot reach us here
-        self.service = self._timekeeping.service
+        self._kinds = Kinds(broker, maintenance, peers, holds=store.alone)  # others cannot reach us here
+        self.service = self._kinds.service
         self._keeper = CounterKeeper(broker, random.Random())
         self._keeper.start()
         self._maintaining = False
@@ -55,7 +55,7 @@ class OwnNode:
         name = "folder" if alone else f"client-{secrets.token_hex(6)}"
         broker = Broker(store, clock, chance, name, CountedEvents(clock))
         node = cls(store, broker, Maintenance(store, clock, chance, broker, alone=alone))
-        node._timekeeping.start()
+        node._kinds.start()
         if alone:
             node._maintain()
         else:
@@ -71,10 +71,12 @@ class OwnNode:
         if self._later is not None:
             self._later.cancel()
         try:
-            await self._timekeeping.stop()
+            await self._kinds.stop()
+            await self._maintenance.rest()
+            await self.service.close()
+            await self._kinds.finish()
             if self._maintaining:
                 await self._maintenance.stop()
-            await self.service.close()
             await self._keeper.stop()  # last: what was finished just now counts as well
         finally:
             await self.store.close()

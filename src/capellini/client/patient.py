@@ -89,6 +89,25 @@ TIMED_RULES: Final[dict[str, Rule]] = {
 }
 
 
+LOG_RULES: Final[dict[str, Rule]] = {
+    "create_group": Rule.FREELY,
+    "groups": Rule.FREELY,
+    "show_group": Rule.FREELY,
+    "change_group": Rule.FREELY,
+    "seek_group": Rule.SURELY,  # would also go back over what was acked since
+    "delete_group": Rule.SURELY,  # would also delete a new group of that name
+    "merge_dead": Rule.SURELY,  # the count of the first attempt would be lost
+    "purge_dead": Rule.SURELY,  # would also purge what came since
+    "extents": Rule.FREELY,
+    "routes": Rule.FREELY,
+    "append": Rule.SURELY,
+    "append_named": Rule.FREELY,  # by its producer: recognised when it comes again
+    "pull": Rule.FREELY,
+    "settle": Rule.DOUBTFUL,
+    "stream": Rule.FREELY,
+}
+
+
 class Patience(msgspec.Struct, frozen=True):
     total_s: float = 30.0  # from the first attempt on; a node restarts in less
     first_s: float = 0.05
@@ -103,7 +122,8 @@ class Patience(msgspec.Struct, frozen=True):
     def rule(self, operation: str) -> Rule:
         if self.retry_unknown_puts and operation in ("put", "put_block"):
             return Rule.FREELY
-        return COUNTER_RULES.get(operation) or TIMED_RULES.get(operation) or RULES[operation]
+        special = COUNTER_RULES.get(operation) or TIMED_RULES.get(operation) or LOG_RULES.get(operation)
+        return special or RULES[operation]
 
 
 def may_repeat(rule: Rule, error: CapelliniError) -> bool:
@@ -136,46 +156,46 @@ class Attempts:
 
 class PatientService(Relay):
     def __init__(self, behind: Service, patience: Patience, clock: Clock, chance: Chance) -> None:
-        self._behind, self._patience, self._clock, self._chance = behind, patience, clock, chance
+        self.behind, self.patience, self._clock, self._chance = behind, patience, clock, chance
         self._closed = False
 
-    def _attempts(self, operation: str) -> Attempts:
-        rule = self._patience.rule(operation)
-        return Attempts(rule, self._patience, self._clock, self._chance, lambda: self._closed)
+    def attempts(self, operation: str) -> Attempts:
+        rule = self.patience.rule(operation)
+        return Attempts(rule, self.patience, self._clock, self._chance, lambda: self._closed)
 
     async def call(self, operation: str, do: Callable[[Service], Awaitable[R]]) -> R:
-        attempts = self._attempts(operation)
+        attempts = self.attempts(operation)
         while True:
             try:
-                return await do(self._behind)
+                return await do(self.behind)
             except CapelliniError as error:
                 await attempts.failed(error)
 
     async def put(self, name: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
         keyed = all(message.key is not None for message in messages)
-        return await self._items("put_keyed" if keyed else "put", messages, lambda some: self._behind.put(name, some))
+        return await self._items("put_keyed" if keyed else "put", messages, lambda some: self.behind.put(name, some))
 
     async def ack(self, name: str, receipts: Sequence[str]) -> list[Done | Problem]:
-        return await self._items("ack", receipts, lambda some: self._behind.ack(name, some))
+        return await self._items("ack", receipts, lambda some: self.behind.ack(name, some))
 
     async def nack(self, name: str, items: Sequence[NackItem]) -> list[Done | Problem]:
-        return await self._items("nack", items, lambda some: self._behind.nack(name, some))
+        return await self._items("nack", items, lambda some: self.behind.nack(name, some))
 
     async def extend(self, name: str, items: Sequence[ExtendItem]) -> list[Done | Problem]:
-        return await self._items("extend", items, lambda some: self._behind.extend(name, some))
+        return await self._items("extend", items, lambda some: self.behind.extend(name, some))
 
     async def cancel(self, name: str, ids: Sequence[str]) -> list[Done | Problem]:
-        return await self._items("cancel", ids, lambda some: timed_of(self._behind).cancel(name, some))
+        return await self._items("cancel", ids, lambda some: timed_of(self.behind).cancel(name, some))
 
     async def move(self, name: str, items: Sequence[MoveItem]) -> list[Done | Problem]:
-        return await self._items("move", items, lambda some: timed_of(self._behind).move(name, some))
+        return await self._items("move", items, lambda some: timed_of(self.behind).move(name, some))
 
     async def _items(
         self, operation: str, items: Sequence[I], do: Callable[[Sequence[I]], Awaitable[list[V | Problem]]]
     ) -> list[V | Problem]:
         """A call with a result per item: those that failed and may be repeated go again, the others are settled."""
-        attempts = self._attempts(operation)
-        rule = self._patience.rule(operation)
+        attempts = self.attempts(operation)
+        rule = self.patience.rule(operation)
         results: dict[int, V | Problem] = {}
         lost: set[int] = set()  # items of which an attempt may have been done
         left = list(range(len(items)))
@@ -222,16 +242,16 @@ class PatientService(Relay):
 
     async def settle_acks(self, name: str, acks: Sequence[ParcelAck]) -> tuple[Ranges, bool]:
         """The ranges that were acked, and whether an answer was lost: then what is missing is Unknown, not Stale."""
-        attempts = self._attempts("ack_parcels")
+        attempts = self.attempts("ack_parcels")
         while True:
             try:
-                return await self._behind.ack_parcels(name, acks), attempts.lost
+                return await self.behind.ack_parcels(name, acks), attempts.lost
             except CapelliniError as error:
                 await attempts.failed(error)
 
     async def close(self) -> None:
         self._closed = True  # what fails from now on is not repeated
-        await self._behind.close()
+        await self.behind.close()
 
 
 _LOST_THEN_STALE: Final = "an answer was lost, and now the receipt is stale: it may have been done by that attempt"

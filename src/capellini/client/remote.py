@@ -10,6 +10,7 @@ import msgspec
 
 from capellini.client.answers import decoded, encoded, error_of, queue_path, read, results_of, with_query
 from capellini.client.counting import RemoteCounters
+from capellini.client.groups import RemoteLog
 from capellini.client.reaching import MSGPACK, Response
 from capellini.client.scheduling import RemoteTimed
 from capellini.client.transport import Transport
@@ -58,18 +59,19 @@ _RANGES: Final = msgspec.msgpack.Decoder(list[list[tuple[int, int]]])
 
 class RemoteService(Service):
     def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+        self.transport = transport
         self.counters = RemoteCounters(self, read)
         self.timed = RemoteTimed(self)
+        self.log = RemoteLog(self)
 
     async def _ask(
         self, method: str, path: str, content: object = None, *, raw: bytes | None = None, wait_s: float = 0.0
     ) -> Response:
         """Raises what the node answered, if that was an error."""
         body = raw if raw is not None else None if content is None else encoded(content)
-        response = await self._transport.request(method, path, body, content_type=MSGPACK, wait_s=wait_s)
+        response = await self.transport.request(method, path, body, content_type=MSGPACK, wait_s=wait_s)
         if response.status >= 300:
-            raise error_of(response, str(self._transport.place))
+            raise error_of(response, str(self.transport.place))
         return response
 
     async def create(self, name: str, kind: str = "work", options: Mapping[str, Any] | None = None) -> QueueInfo:
@@ -160,4 +162,4 @@ class RemoteService(Service):
         return decoded(_RANGES, await self._ask("POST", queue_path(name, "blocks/ack"), list(acks)))
 
     async def close(self) -> None:
-        await self._transport.close()
+        await self.transport.close()

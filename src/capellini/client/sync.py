@@ -16,15 +16,20 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import uvloop
 
 from capellini.client.aio import AsyncClient
 from capellini.client.consuming import POLL_S, Plan, steady
 from capellini.client.counting import WaitingCounters
+from capellini.client.groups import WaitingGroups
 from capellini.client.messages import Held, Origin, unpacker
 from capellini.model.errors import Unavailable
+from capellini.model.log import DEFAULT_GROUP, group_name
+
+if TYPE_CHECKING:
+    from capellini.client.sync_streams import Consumer, Producer
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -114,6 +119,7 @@ class Client(Generic[T]):
         self._thread = _Loop()
         self._inner = make()
         self.counters = WaitingCounters(self._inner.counters, self._run)
+        self.groups = WaitingGroups(self._inner.groups, self._run)
         self._closed = False
         _open.add(self)
 
@@ -156,14 +162,50 @@ class Client(Generic[T]):
     move_repair = _waits(AsyncClient.move_repair)
     message = _waits(AsyncClient.message)
 
+    extents = _waits(AsyncClient.extents)
+    routes = _waits(AsyncClient.routes)
+
     def get(
-        self, queue: str, count: int = 1, *, wait_s: float = 0.0, visibility_s: float | None = None
+        self,
+        queue: str,
+        count: int = 1,
+        *,
+        wait_s: float = 0.0,
+        visibility_s: float | None = None,
+        group: str | None = None,
     ) -> list[Message[T]]:
         """Up to `count` messages, hidden from others for `visibility_s` (None: as the queue's options say).
 
-        If there are none, waits up to `wait_s` for the first.
+        If there are none, waits up to `wait_s` for the first. `group`: of a log queue; the same as QUEUE@GROUP.
         """
-        return self._run(self._inner._take(_unpack, self, queue, count, wait_s, visibility_s))
+        return self._run(self._inner._take(_unpack, self, group_name(queue, group), count, wait_s, visibility_s))
+
+    def stream_put(self, queue: str) -> Producer[T]:
+        """Puts into a log queue through one connection, in order: the fastest way. Use it with `with`."""
+        from capellini.client.sync_streams import Producer
+
+        return Producer(lambda: self._inner.stream_put(queue), self._run)
+
+    def stream(
+        self,
+        queue: str,
+        *,
+        group: str = DEFAULT_GROUP,
+        ahead: int | None = None,
+        visibility_s: float | None = None,
+    ) -> Consumer[Message[T]]:
+        """Messages of a log queue's group as they come, at most `ahead` of them waiting here. Use it with `with`."""
+        from capellini.client.async_streams import StreamConsumer
+        from capellini.client.sync_streams import Consumer
+
+        def make(holder: object) -> StreamConsumer[Message[T]]:
+            of = self._inner
+            parts = (of._service, queue, group, of._codec, Message, ahead, visibility_s, of._clock, of._chance, holder)
+            made = StreamConsumer(*parts)
+            of._streams.add(made)
+            return made
+
+        return Consumer(make, self._run)
 
     def messages(self, queue: str, *, count: int = 1, visibility_s: float | None = None) -> Iterator[Message[T]]:
         """Messages without end, `count` fetched at a time; ack each yourself. Waits for messages, and for the node."""

@@ -145,13 +145,13 @@ class Transport:
         self._ssl = (ssl_context or ssl.create_default_context()) if place.secure else None
         self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
-        host = "localhost" if place.unix else f"[{place.host}]" if ":" in place.host else place.host
-        lines = [f"host: {host}:{place.port}" if place.port else f"host: {host}", f"accept: {MSGPACK}"]
+        lines = [f"accept: {MSGPACK}"]
         lines.append(f"{HEADER}: {secrets.token_hex(8)}")  # a transport is a client's: producers are told apart by it
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if any("\r" in line or "\n" in line for line in lines):
             raise ValueError("a header is one line")
-        self._common = ("\r\n".join(lines) + "\r\n").encode("latin-1")
+        self._lines = ("\r\n".join(lines) + "\r\n").encode("latin-1")
+        self._common = self.headers_for(place)
         self._idle: list[_Connection] = []
         self._free = max_connections
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -160,6 +160,14 @@ class Transport:
         self._may_channel = channel
         self._channel: Channel | None = None
         self._opening: asyncio.Task[Channel | None] | None = None
+
+    def headers_for(self, place: Place) -> bytes:
+        """The header lines of a request to a node there, without the empty one."""
+        host = "localhost" if place.unix else f"[{place.host}]" if ":" in place.host else place.host
+        return (f"host: {host}:{place.port}\r\n" if place.port else f"host: {host}\r\n").encode("latin-1") + self._lines
+
+    def ssl_for(self, place: Place) -> ssl.SSLContext | None:
+        return self._ssl if place.secure else None
 
     async def request(
         self, method: str, path: str, body: bytes | None = None, *, content_type: str = MSGPACK, wait_s: float = 0.0
@@ -204,7 +212,7 @@ class Transport:
         try:
             if self._channel is not None:
                 self._channel.leave()
-            async with self._reaching():
+            async with self.reaching():
                 self._channel = await open_channel(self.place, self._ssl, self._common)
             if self._channel is None:
                 self._may_channel = False  # an older node, or a proxy that upgrades nothing
@@ -213,16 +221,17 @@ class Transport:
             self._opening = None
 
     @asynccontextmanager
-    async def _reaching(self) -> AsyncIterator[None]:
+    async def reaching(self, place: Place | None = None) -> AsyncIterator[None]:
         """What fails in here failed before anything was asked."""
+        place = place or self.place
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 yield
         except TimeoutError:
-            says = f"no connection to {self.place} within {self._connect_timeout_s:g} s"
+            says = f"no connection to {place} within {self._connect_timeout_s:g} s"
             raise Unreachable(says, retry_after_s=0.0) from None
         except OSError as error:  # refused, no such host, no such socket, a certificate that does not match
-            raise Unreachable(f"no connection to {self.place}: {error}", retry_after_s=0.0) from error
+            raise Unreachable(f"no connection to {place}: {error}", retry_after_s=0.0) from error
 
     async def _connection(self) -> _Connection:
         """A connection that is surely ours alone: an idle one, or a new one when the pool allows, or after a wait."""
@@ -255,7 +264,7 @@ class Transport:
             raise
 
     async def _connect(self) -> _Connection:
-        async with self._reaching():
+        async with self.reaching():
             connection = await connected(self.place, self._ssl, _Connection)
         self._all.add(connection)
         return connection

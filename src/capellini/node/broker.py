@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from capellini.model.clock import Chance, Clock
-from capellini.model.errors import CapelliniError, Invalid, NotFound, WrongKind
+from capellini.model.errors import CapelliniError, Invalid, WrongKind
+from capellini.model.log import AT
 from capellini.model.message import (
     MAX_BATCH,
     MAX_DELAY_S,
@@ -27,7 +28,7 @@ from capellini.model.message import (
     Peeked,
     check_message,
 )
-from capellini.model.options import WorkOptions
+from capellini.model.options import INTERNAL, WorkOptions, check_own_name, is_internal
 from capellini.model.receipts import code_of, receipts_of
 from capellini.model.service import (
     BucketView,
@@ -44,16 +45,16 @@ from capellini.model.service import (
     Service,
     Statistics,
 )
-from capellini.node.calls import batch, in_range, with_living
+from capellini.node.calls import batch, check_delay, in_range, with_living
 from capellini.node.holds import STALE, held_by, parcel_of
 from capellini.node.rates import Rates
-from capellini.node.statistics import CountedEvents, QueueStatistics, with_totals
+from capellini.node.statistics import CountedEvents, QueueStatistics
+from capellini.node.views import Views
 from capellini.queues.catalog import Catalog, QueueRecord
 from capellini.queues.events import Events
 from capellini.queues.work import pointers as pointing
-from capellini.queues.work.block import Packed, check, pack
+from capellini.queues.work.block import DELAYED, Packed, block_of, check, pack
 from capellini.queues.work.letters import PutMoved
-from capellini.queues.work.looking import Looking
 from capellini.queues.work.place import Gone, Place
 from capellini.queues.work.queue import Held, WorkQueue
 from capellini.queues.work.shelf import Room
@@ -86,17 +87,25 @@ class Broker(Service):
         self.open_queues: OrderedDict[tuple[str, int], WorkQueue] = OrderedDict()
         self.rates = Rates()
         self.totals: QueueStatistics | None = None  # see count_with
-        self.repaired_by: Callable[[str], Awaitable[str | None]] | None = None  # set by maintenance
+        self.views = Views(self)
         self.moved_elsewhere: PutMoved | None = None  # for queues of other kinds
 
     # Queues
 
     async def create(self, name: str, kind: str = "work", options: Mapping[str, Any] | None = None) -> QueueInfo:
-        return (await self.catalog.create(name, kind, options)).info()
+        return (await self.catalog.create(check_own_name(name), kind, options)).info()
 
     async def queues(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[QueueInfo]:
+        """Those of the nodes' own are told to who asks for their prefix."""
         in_range("limit", limit, 1, 1_000)
-        return [record.info() for record in await self.catalog.queues(prefix, after, limit)]
+        found: list[QueueInfo] = []
+        while len(found) < limit:
+            page = await self.catalog.queues(prefix, after, limit)
+            found += [each.info() for each in page if prefix.startswith(INTERNAL) or not is_internal(each.name)]
+            if len(page) < limit:
+                break
+            after = page[-1].name
+        return found[:limit]
 
     async def show(self, name: str) -> QueueInfo:
         return (await self.catalog.show(name)).info()
@@ -165,6 +174,11 @@ class Broker(Service):
 
         return WorkQueue(place, current, self.put_moved)
 
+    def bucket_size(self, name: str, generation: int) -> int | None:
+        """Of a generation that is in use here."""
+        queue = self.open_queues.get((name, generation))
+        return None if queue is None else queue.place.size
+
     def old_generation(self, name: str, generation: int, bucket_size: int) -> WorkQueue:
         """A generation that is over, to be cleared."""
         self.open_queues.pop((name, generation), None)
@@ -208,6 +222,7 @@ class Broker(Service):
             for index, message in enumerate(messages):
                 try:
                     check_message(message, record.options.body_limit)
+                    check_delay(message.delay_s, record.options.ttl_s)
                 except Invalid as error:
                     results[index] = Problem.of(error)
                 else:
@@ -247,6 +262,8 @@ class Broker(Service):
         async def act(record: QueueRecord, queue: WorkQueue) -> list[tuple[int, int]]:
             record.require_puts()
             packed = check(entries, record.options.body_limit)
+            if record.options.ttl_s and packed.flags & DELAYED:
+                check_delay(longest_delay_s(packed), record.options.ttl_s)
             ids = await queue.put(packed)
             self._counted_puts(record, packed)
             self._rate(name, "puts", packed.count)
@@ -260,6 +277,9 @@ class Broker(Service):
 
     async def put_moved(self, target: str, key: str, entry: Entry) -> None:
         """A move into `target`, once per key."""
+        if AT in target and self.moved_elsewhere is not None:  # a group of a log queue
+            await self.moved_elsewhere(target, key, entry)
+            return
         packed = pack([entry])
 
         async def act(record: QueueRecord, queue: WorkQueue) -> None:
@@ -406,66 +426,35 @@ class Broker(Service):
     # Looking
 
     async def statistics(self, name: str) -> Statistics:
-        record = await self.catalog.live(name)
-        counted = await Looking(self.opened(record).place).count()
-        dead = 0
-        if record.options.dead_letters:
-            dead = len(await self.dead(name, MAX_BATCH))
-        oldest, now_s = counted.oldest_put_ms, self.clock.elapsed_s()
-        found = Statistics(
-            ready=counted.ready,
-            in_flight=counted.in_flight,
-            delayed=counted.delayed,
-            dead=dead,
-            oldest_age_s=None if oldest is None else max(0.0, self.clock.now_s() - oldest / 1000),
-            puts_per_s=self.rates.per_s(name, "puts", now_s),
-            gets_per_s=self.rates.per_s(name, "gets", now_s),
-            acks_per_s=self.rates.per_s(name, "acks", now_s),
-            exact=("ready", "in_flight", "delayed", "oldest_age_s") if counted.exact else ("in_flight", "oldest_age_s"),
-        )
-        if self.totals is None:
-            return found
-        totals, whole = await self.totals.totals(name, record.generation)
-        return with_totals(found, totals, exact=whole and self.store.alone)
+        return await self.views.statistics(name)
 
     async def peek(self, name: str, count: int = 10, after: str = "") -> list[Peeked]:
-        in_range("count", count, 1, MAX_BATCH)
-        record = await self.catalog.live(name)
-        return await Looking(self.opened(record).place).peek(count, _id(after))
+        return await self.views.peek(name, count, after)
 
     async def dead(self, name: str, count: int = 100, after: str = "") -> list[Peeked]:
-        in_range("count", count, 1, MAX_BATCH)
-        letters = await self._letters(name)
-        return await Looking(self.opened(letters).place).peek(count, _id(after), origin=name)
+        return await self.views.dead(name, count, after)
+
+    async def buckets(self, name: str, limit: int = 100) -> list[BucketView]:
+        return await self.views.buckets(name, limit)
+
+    async def pointers(self, name: str) -> PointersView:
+        return await self.views.pointers(name)
+
+    async def message(self, name: str, id: str) -> MessageView:
+        return await self.views.message(name, id)
+
+    # Acting on what was seen
 
     async def redrive(self, name: str, count: int | None = None) -> int:
         if count is not None:
             in_range("count", count, 1, 1_000_000_000)
-        return await self.opened(await self._letters(name)).redrive(name, count)
-
-    async def _letters(self, name: str) -> QueueRecord:
-        record = await self.catalog.live(name)
-        if not record.options.dead_letters:
-            raise NotFound(f"{name} has no dead letters: set its options delivery_limit and dead_letters first")
-        return await self.catalog.live(record.options.dead_letters)
-
-    async def buckets(self, name: str, limit: int = 100) -> list[BucketView]:
-        in_range("limit", limit, 1, 1_000)
-        return await Looking(self.opened(await self.catalog.live(name)).place).buckets(limit)
-
-    async def pointers(self, name: str) -> PointersView:
-        record = await self.catalog.live(name)
-        repaired_by = await self.repaired_by(name) if self.repaired_by is not None else None
-        return await Looking(self.opened(record).place).pointers(repaired_by)
+        return await self.opened(await self.views.letters(name)).redrive(name, count)
 
     async def move_repair(self, name: str, bucket: int) -> PointersView:
         in_range("repair", bucket, 0, 1 << 53)
         place = self.opened(await self.catalog.live(name)).place
         await place.pointers.change(lambda now: (pointing.back_to(now, bucket), None))
         return await self.pointers(name)
-
-    async def message(self, name: str, id: str) -> MessageView:
-        return await Looking(self.opened(await self.catalog.live(name)).place).message(_id(id, required=True))
 
     # The end
 
@@ -483,13 +472,9 @@ def _entry(message: NewMessage) -> Entry:
     return Entry(message.body, message.attributes or None, int(message.delay_s * 1000))
 
 
+def longest_delay_s(packed: Packed) -> float:
+    return max(block_of(0, packed, 0).dues_ms() or (0,)) / 1000
+
+
 def _all(results: list[Done | Problem | None]) -> list[Done | Problem]:
     return [result for result in results if result is not None]
-
-
-def _id(text: str, required: bool = False) -> int:
-    if not text and not required:
-        return -1
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise Invalid(f"{text[:40]!r} is not a message id")
-    return int(text)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from capellini.model.clock import Clock
 from capellini.model.errors import Invalid, NotFound
 from capellini.model.message import MAX_BATCH
+from capellini.model.service import Problem
 from capellini.queues.catalog import Catalog, QueueRecord
 from capellini.queues.work.place import Gone
 
 T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741
 GONE_TRIES: Final = 4  # generations that one call may meet while the queue is purged again and again
 
 
@@ -43,3 +45,24 @@ def batch(what: str, count: int) -> None:
 def in_range(what: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise Invalid(f"{what} goes from {least:.15g} to {most:.15g}, not {value!r}")
+
+
+def check_delay(delay_s: float, ttl_s: float) -> None:
+    """A message that expires before it is offered would never be had. Raises Invalid."""
+    if ttl_s and delay_s >= ttl_s:
+        raise Invalid(f"delay_s {delay_s:g} is not below the ttl_s {ttl_s:g} of this queue: it would never be offered")
+
+
+async def good_ones(
+    items: Sequence[I],
+    wrong: Callable[[I], str | Problem | None],
+    act: Callable[[Sequence[I]], Awaitable[list[T | Problem]]],
+) -> list[T | Problem]:
+    """Act on those that nothing is wrong with; a problem for each of the others."""
+    says = [wrong(item) for item in items]
+    good = [item for item, problem in zip(items, says, strict=True) if problem is None]
+    done = iter(await act(good) if good else ())
+    return [
+        next(done) if problem is None else Problem(Invalid.name, problem) if isinstance(problem, str) else problem
+        for problem in says
+    ]

@@ -5,6 +5,8 @@ read.
     down       the store does not answer
     full       the store's disk is full: nothing new, but acks still go through
     skewed     the clocks of store and node are too far apart for due times to be kept
+    cut        this data centre answers, but there is no majority of all: log queues of mode ap go on, all else is
+               refused by itself; the node is ready, and says so
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ class Condition(msgspec.Struct, frozen=True):
     full: str | None = None
     skewed: str | None = None
     skew_s: float = 0.0
+    cut: str | None = None
 
     @property
     def reasons(self) -> list[str]:
-        """Why the node is not ready, in sentences; empty when it is."""
-        found = [says for says in (self.down, self.full, self.skewed) if says]
+        """Why the node does not do all it could, in sentences; empty when it does."""
+        found = [says for says in (self.down, self.full, self.skewed, self.cut) if says]
         return ["the node is draining", *found] if self.draining else found
 
     @property

@@ -28,6 +28,7 @@ NOT_SETTINGS: Final = frozenset((f"{PREFIX}AT", f"{PREFIX}CONFIG"))  # of the co
 _CASSANDRA_ONLY: Final = (
     "contact_points", "keyspace", "username", "password", "use_ssl", "ssl_ca", "data_center", "replication",
 )  # fmt: skip
+_EVENTS: Final = ("journal", "none", "memory")
 _ANYWHERE: Final = ("0.0.0.0", "::")  # to listen on, and no address to call
 _TYPES: Final = get_type_hints(Settings)
 _NOUN: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -95,10 +96,10 @@ def _check_together(settings: Settings, given: set[str]) -> None:
             raise Invalid(
                 f"{lost[0]} goes with contact_points, and they are not given; a cassandra:// store has it inside"
             )
-    if settings.events not in ("none", "memory") and not settings.events.removeprefix("file:").strip():
-        raise Invalid("events is none, memory or file:PATH")
-    if settings.events not in ("none", "memory") and not settings.events.startswith("file:"):
-        raise Invalid(f"events is none, memory or file:PATH, not {settings.events!r}")
+    if settings.events not in _EVENTS and not settings.events.removeprefix("file:").strip():
+        raise Invalid(f"events is {', '.join(_EVENTS)} or file:PATH")
+    if settings.events not in _EVENTS and not settings.events.startswith("file:"):
+        raise Invalid(f"events is {', '.join(_EVENTS)} or file:PATH, not {settings.events!r}")
 
 
 def times_of(settings: Settings) -> Times:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capellini.model.counters import CounterService
-from capellini.model.errors import Conflict, Invalid
-from capellini.model.message import Delivery, NewMessage, Peeked
+from capellini.model.errors import Conflict, Invalid, WrongKind
+from capellini.model.log import AT, LogService, split_name
+from capellini.model.message import Delivery, Entry, NewMessage, Peeked
 from capellini.model.scheduling import NewSchedule, ScheduleInfo, TimedService
 from capellini.model.service import (
     BucketView,
@@ -29,19 +30,24 @@ from capellini.model.service import (
     Statistics,
 )
 from capellini.model.timed import DueMessage, MoveItem, ShardView
+from capellini.node import broker as work
+from capellini.node import log, timed
 from capellini.node.broker import Broker
-from capellini.node.timed import KIND, TimedBroker
+from capellini.node.log import LogBroker
+from capellini.node.timed import TimedBroker
 from capellini.queues.schedules import Schedules
 
 
 class Dispatcher(Service):
-    def __init__(self, work: Broker, timed: TimedBroker, schedules: Schedules | None = None) -> None:
-        self._work = work
-        self._timed = timed
-        self.schedules = schedules or Schedules(
-            work.store, work.clock, work.random, self.kind_of, self.put, timed.cancel
+    def __init__(self, of_work: Broker, of_timed: TimedBroker, of_log: LogBroker) -> None:
+        self._work, self._timed, self._log = of_work, of_timed, of_log
+        self.store = of_work.store  # whose rows are handed out, see api/rows.py
+        self.schedules = Schedules(
+            of_work.store, of_work.clock, of_work.random, self.kind_of, self.put, of_timed.cancel
         )
-        self.timed: TimedService = _TimedCalls(timed, self.schedules)
+        self.timed: TimedService = _TimedCalls(of_timed, self.schedules)
+        self.log: LogService = of_log
+        of_work.moved_elsewhere = self._put_moved
 
     @property
     def counters(self) -> CounterService | None:  # type: ignore[override]  # the broker gets its counters later
@@ -50,8 +56,18 @@ class Dispatcher(Service):
     async def kind_of(self, name: str) -> str:
         return (await self._work.catalog.live(name)).kind
 
-    async def _of(self, name: str) -> Broker | TimedBroker:
-        return self._timed if await self.kind_of(name) == KIND else self._work
+    async def _of(self, name: str) -> Broker | TimedBroker | LogBroker:
+        """Who serves a queue; QUEUE@GROUP is of log queues alone, which refuse other kinds."""
+        if AT in name:
+            return self._log
+        kind = await self.kind_of(name)
+        return self._timed if kind == timed.KIND else self._log if kind == log.KIND else self._work
+
+    async def _put_moved(self, target: str, key: str, entry: Entry) -> None:
+        """A message moves into a queue that is no work queue."""
+        served = await self._of(target)
+        assert not isinstance(served, Broker)
+        await served.put_moved(target, key, entry)
 
     # Queues
 
@@ -64,9 +80,11 @@ class Dispatcher(Service):
         return self._soon(await self._work.change(name, options))
 
     def _soon(self, info: QueueInfo) -> QueueInfo:
-        """Its shards are to be worked at once, not at the next turn."""
-        if info.kind == KIND:
+        """Its shards or extents are to be worked at once, not at the next turn."""
+        if info.kind == timed.KIND:
             self._timed.keeper.soon.set()
+        elif info.kind == log.KIND:
+            self._log.keeper.soon.set()
         return info
 
     async def _check_letters(self, options: Mapping[str, Any]) -> None:
@@ -74,8 +92,8 @@ class Dispatcher(Service):
         target = options.get("dead_letters")
         if isinstance(target, str) and target:
             found = await self._work.queues(target, limit=1)
-            if found and (found[0].name, found[0].kind) == (target, KIND):
-                raise Conflict(f"dead_letters names {target}, a {KIND} queue: name a work queue")
+            if found and found[0].name == target and found[0].kind != work.KIND:
+                raise Conflict(f"dead_letters names {target}, a {found[0].kind} queue: name a work queue")
 
     async def queues(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[QueueInfo]:
         return await self._work.queues(prefix, after, limit)
@@ -96,9 +114,13 @@ class Dispatcher(Service):
         await self._work.delete(name)
 
     async def dead(self, name: str, count: int = 100, after: str = "") -> list[Peeked]:
+        if isinstance(served := await self._of(name), LogBroker):
+            return await served.dead(name, count, after)
         return await self._work.dead(name, count, after)
 
     async def redrive(self, name: str, count: int | None = None) -> int:
+        if isinstance(served := await self._of(name), LogBroker):
+            return await served.merge_dead(*split_name(name), count)
         return await self._work.redrive(name, count)
 
     # By kind
@@ -129,28 +151,33 @@ class Dispatcher(Service):
     # Of work queues alone: the broker refuses others as WrongKind
 
     async def buckets(self, name: str, limit: int = 100) -> list[BucketView]:
-        return await self._work.buckets(name, limit)
+        return await self._only_work(name).buckets(name, limit)
 
     async def pointers(self, name: str) -> PointersView:
-        return await self._work.pointers(name)
+        return await self._only_work(name).pointers(name)
 
     async def move_repair(self, name: str, bucket: int) -> PointersView:
-        stands = (await self._work.pointers(name)).repair
+        stands = (await self._only_work(name).pointers(name)).repair
         if bucket > stands:
             raise Invalid(f"repair stands at bucket {stands}, and can be moved back only, not on to {bucket}")
-        return await self._work.move_repair(name, bucket)
+        return await self._only_work(name).move_repair(name, bucket)
 
     async def message(self, name: str, id: str) -> MessageView:
-        return await self._work.message(name, id)
+        return await self._only_work(name).message(name, id)
 
     async def put_block(self, name: str, entries: bytes) -> list[tuple[int, int]]:
-        return await self._work.put_block(name, entries)
+        return await self._only_work(name).put_block(name, entries)
 
     async def take(self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None) -> list[Parcel]:
-        return await self._work.take(name, count, wait_s, visibility_s)
+        return await self._only_work(name).take(name, count, wait_s, visibility_s)
 
     async def ack_parcels(self, name: str, acks: Sequence[ParcelAck]) -> list[list[tuple[int, int]]]:
-        return await self._work.ack_parcels(name, acks)
+        return await self._only_work(name).ack_parcels(name, acks)
+
+    def _only_work(self, name: str) -> Broker:
+        if AT in name:
+            raise WrongKind(f"{name} names a group of a log queue: this is for work queues")
+        return self._work
 
     async def close(self) -> None:
         await self._work.close()

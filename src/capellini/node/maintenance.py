@@ -60,15 +60,19 @@ class Maintenance:
         self._next_s: dict[str, float] = {}
         self._swept_s = 0.0
         self._background = Background(self._turns)
-        self.clear_timed: Callable[[str, int], Awaitable[bool]] | None = None  # set by timekeeping
-        broker.repaired_by = self._repaired_by
+        self.clear_others: list[Callable[[str, int], Awaitable[bool]]] = []  # kinds without buckets add theirs
+        broker.views.repaired_by = self._repaired_by
 
     def start(self) -> None:
         self._background.start()
 
+    async def rest(self) -> None:
+        """No more turns; the lease is still held."""
+        await self._background.stop()
+
     async def stop(self) -> None:
         """Give everything back: others may take over at once."""
-        await self._background.stop()
+        await self.rest()
         try:
             await self.lease.stop()
         except StoreError as error:
@@ -147,7 +151,7 @@ class Maintenance:
     async def _cleared(self, name: str, generation: int, bucket_size: int) -> bool:
         if bucket_size:
             return await self._broker.old_generation(name, generation, bucket_size).repair.clear()
-        return self.clear_timed is not None and await self.clear_timed(name, generation)  # it had no buckets
+        return bool(self.clear_others) and all([await clear(name, generation) for clear in self.clear_others])
 
     async def _sweep(self) -> None:
         now_s = self._clock.elapsed_s()

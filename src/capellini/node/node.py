@@ -1,6 +1,6 @@
 """A node: an open store, the service on it, maintenance beside it, and a watch over its own condition.
 
-    settings ──▶ store ──▶ broker (queues) + maintenance (leases, repair) + timekeeping (timed shards, schedules)
+    settings ──▶ store ──▶ broker (queues) + maintenance (leases, repair) + kinds (timed shards, log extents)
                    └── looked at once a second ──▶ condition ──▶ whoever listens: the API's gate and readiness
 
 The API is above: `api.serving` runs a node and a server together.
@@ -29,15 +29,18 @@ from capellini.node.condition import Condition
 from capellini.node.config import TIMES as PREFIX
 from capellini.node.config import address_of, announced, listen_of, name_of, times_of
 from capellini.node.counting import CounterKeeper
+from capellini.node.following import following
+from capellini.node.journal import JournalSink
+from capellini.node.kinds import Kinds
 from capellini.node.maintenance import Maintenance
 from capellini.node.peering import Peering
 from capellini.node.settings import Settings
 from capellini.node.statistics import CountedEvents
-from capellini.node.timekeeping import Timekeeping
 from capellini.queues.events import FileSink, MemorySink, Sink
 from capellini.queues.timed.peers import Peers
 from capellini.queues.work.place import Gone
 from capellini.store.interface import Store
+from capellini.store.local import LocalStore
 from capellini.store.opening import open_store
 
 log = logging.getLogger("capellini.node")
@@ -59,6 +62,7 @@ class Node:
         clock: Clock,
         times: Times | None = None,
         peers_of: PeersOf | None = None,
+        journal: JournalSink | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -66,8 +70,8 @@ class Node:
         self._maintenance = maintenance
         self._peering = Peering(store, clock, broker.random, maintenance.watcher)
         peers = None if peers_of is None or store.alone else peers_of(self._peering)
-        self.timekeeping = Timekeeping(broker, maintenance, peers)
-        self.service = self.timekeeping.service
+        self.kinds = Kinds(broker, maintenance, peers, journal=journal)
+        self.service = self.kinds.service
         self._clock = clock
         self._keeper = CounterKeeper(broker, random.Random(), times)
         self._listeners: list[Callable[[Condition], None]] = []
@@ -93,7 +97,8 @@ class Node:
         store = await open_store(address, clock=clock)
         try:
             broker, maintenance = _service(settings, address, store, clock, chance or random.SystemRandom(), sink)
-            node = cls(settings, store, broker, maintenance, clock, times, peers_of)
+            journal = sink if isinstance(sink, JournalSink) else None
+            node = cls(settings, store, broker, maintenance, clock, times, peers_of, journal)
             await node.look()
         except BaseException:
             await store.close()
@@ -106,7 +111,7 @@ class Node:
         """Act from now on; other nodes reach this one at that address."""
         self._maintenance.lease.address = address
         self._maintenance.start()
-        self.timekeeping.start()
+        self.kinds.start()
         self._keeper.start()
         self._keeper.start_sweeping()
         self._watch.start()
@@ -116,7 +121,7 @@ class Node:
         """What another node asks. Raises Invalid for who is none."""
         payload = await self._peering.unseal(queue, operation, envelope)
         try:
-            return await self.timekeeping.keeper.serve(queue, operation, payload)
+            return await self.kinds.serve_peer(queue, operation, payload)
         except Gone as error:
             raise Unavailable(f"{queue}: {error.says}") from error
 
@@ -139,9 +144,11 @@ class Node:
         await self._watch.stop()
         await self._flush.stop()
         try:
-            await self.timekeeping.stop()
-            await self._maintenance.stop()
+            await self.kinds.stop()
+            await self._maintenance.rest()
             await self.service.close()
+            await self.kinds.finish()
+            await self._maintenance.stop()
             await self._keeper.stop()  # last: what was finished just now counts as well
         finally:
             await self.store.close()
@@ -161,7 +168,7 @@ class Node:
         before, self.condition = self.condition, condition
         if condition.reasons != before.reasons:
             if condition.ready:
-                log.info("ready")
+                log.info("ready%s", f", but {condition.cut}" if condition.cut else "")
             else:
                 log.warning("not ready: %s", "; ".join(condition.reasons))
         if condition != before:
@@ -170,7 +177,18 @@ class Node:
 
 
 async def examine(store: Store, max_skew_s: float, draining: bool) -> Condition:
-    """The condition that follows from how the store answers."""
+    """The condition that follows from how the store answers, or else the data centre that this is in."""
+    found = await _examine(store, max_skew_s, draining)
+    if found.down is None or len(store.homes) < 2 or not store.home:
+        return found
+    at_home = await _examine(LocalStore(store), max_skew_s, draining)
+    if at_home.down is not None:
+        return found
+    says = f"data centre {store.home} is cut off from the others: only log queues of mode ap go on ({found.down})"
+    return msgspec.structs.replace(at_home, cut=says)
+
+
+async def _examine(store: Store, max_skew_s: float, draining: bool) -> Condition:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             await store.check()
@@ -194,6 +212,8 @@ def sink_of(settings: Settings) -> Sink | None:
     """Where life-cycle events go. Raises CannotOpen."""
     if settings.events == "none":
         return None
+    if settings.events == "journal":
+        return JournalSink()
     if settings.events == "memory":
         return MemorySink(MEMORY_EVENTS)
     path = Path(settings.events.removeprefix("file:"))
@@ -207,8 +227,11 @@ def _service(
     settings: Settings, address: Address, store: Store, clock: Clock, chance: Chance, sink: Sink | None
 ) -> tuple[Broker, Maintenance]:
     name = name_of(settings)
-    events = CountedEvents(clock, name, secrets.token_hex(8), sink)
+    log_sink = following()
+    events = CountedEvents(clock, name, secrets.token_hex(8), sink, log_sink)
     broker = Broker(store, clock, chance, name, events, settings.max_skew_s)
+    if log_sink is not None:
+        log_sink.size_of = broker.bucket_size
     alone = isinstance(address, RocksAddress)
     return broker, Maintenance(store, clock, chance, broker, alone=alone)
 

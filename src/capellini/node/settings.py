@@ -19,7 +19,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     announce: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
-    events: str = "none"
+    events: str = "journal"
     hosts: str = ""
     contact_points: str = ""
     keyspace: str = "capellini"
@@ -67,7 +67,7 @@ TABLE: Final = (
     Setting("announce", "HOST:PORT where the other nodes reach this one; where it listens, unless set"),
     Setting("log_level", "how much is logged: debug, info, warning or error; debug has a line per operation"),
     Setting("log_format", "how: text for people, json for programs"),
-    Setting("events", "where life-cycle events go: none, memory or file:PATH"),
+    Setting("events", "where life-cycle events go: journal (a log queue of the nodes' own), none, memory or file:PATH"),
     Setting("hosts", "names that requests may use for this node besides localhost and addresses: NAME,NAME or *"),
     Setting("contact_points", "Cassandra hosts, HOST[:PORT],HOST[:PORT]; instead of store"),
     Setting("keyspace", "Cassandra keyspace; with contact_points"),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -28,11 +28,12 @@ from capellini.counters.states.queue import LATENCIES, PRODUCERS, SUMS, Activity
 from capellini.model.clock import Chance, Clock
 from capellini.model.counters import queue_counter
 from capellini.model.errors import CapelliniError, NotFound, Unavailable
+from capellini.model.log import LogParcel
 from capellini.model.message import Delivery
 from capellini.model.producers import PRODUCER
 from capellini.model.service import Statistics
 from capellini.node.background import Background
-from capellini.queues.events import Events, Run, Sink
+from capellini.queues.events import Events, Run, Sink, queue_in
 from capellini.queues.work.queue import Held
 from capellini.queues.work.reading import Taken
 
@@ -151,6 +152,16 @@ class QueueStatistics:
             first = next(message for message in messages if message.deliveries == 1)
             since.delivered_s.append(max(0.0, now_s - first.put_at))
 
+    def parcelled(self, queue: str, generation: int, parcels: Sequence[LogParcel]) -> None:
+        """Of a log queue: to whichever group."""
+        since, now_s = self._since(queue, generation), self._clock.now_s()
+        for parcel in parcels:
+            since.sums["deliveries"] += parcel.count
+            if parcel.deliveries > 1:
+                since.sums["redeliveries"] += parcel.count
+            elif len(since.delivered_s) < SAMPLES:
+                since.delivered_s.append(max(0.0, now_s - parcel.put_ms / 1000))
+
     def acked(self, queue: str, generation: int, count: int, held: Sequence[Held]) -> None:
         since = self._since(queue, generation)
         since.sums["acks"] += count
@@ -164,6 +175,9 @@ class QueueStatistics:
 
     def died(self, queue: str, generation: int, count: int) -> None:
         self._since(queue, generation).sums["dead_letters"] += count
+
+    def expired(self, queue: str, generation: int, count: int) -> None:
+        self._since(queue, generation).sums["expired"] += count
 
     # ---- writing and reading
 
@@ -251,13 +265,31 @@ def with_totals(found: Statistics, totals: dict[str, Any], exact: bool) -> Stati
 
 
 class CountedEvents(Events):
-    """The journal's numbering, which also tells the statistics what only queues know: what went to dead letters."""
+    """The journal's numbering, which also tells the statistics what only queues know: what went to dead letters,
+    and what nobody got in time."""
 
-    def __init__(self, clock: Clock, node: str = "", incarnation: str = "", sink: Sink | None = None) -> None:
-        super().__init__(clock, node, incarnation, sink)
+    def __init__(
+        self,
+        clock: Clock,
+        node: str = "",
+        incarnation: str = "",
+        sink: Sink | None = None,
+        follower: Sink | None = None,
+        statistics: Callable[[], QueueStatistics | None] | None = None,
+    ) -> None:
+        super().__init__(clock, node, incarnation, sink, follower)
         self.statistics: QueueStatistics | None = None
+        self._statistics = statistics or (lambda: self.statistics)
 
-    def dead(self, queue: str, generation: int, runs: Sequence[Run], detail: str = "") -> None:
-        super().dead(queue, generation, runs, detail)
-        if self.statistics is not None:
-            self.statistics.died(queue, generation, sum([count for _, count in runs]))
+    def _without_sink(self) -> Events:
+        return CountedEvents(self._clock, *self._who, follower=self._follower, statistics=self._statistics)
+
+    def dead(self, queue: str, generation: int, runs: Sequence[Run], detail: str = "", ids: Sequence[str] = ()) -> None:
+        super().dead(queue, generation, runs, detail, ids)
+        if (statistics := self._statistics()) is not None:
+            statistics.died(queue_in(queue), generation, sum([count for _, count in runs]) + len(ids))
+
+    def expired(self, queue: str, generation: int, runs: Sequence[Run], ids: Sequence[str] = ()) -> None:
+        super().expired(queue, generation, runs, ids)
+        if (statistics := self._statistics()) is not None:
+            statistics.expired(queue_in(queue), generation, sum([count for _, count in runs]) + len(ids))

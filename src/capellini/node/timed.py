@@ -24,10 +24,11 @@ from capellini.model.message import (
     NewMessage,
     Peeked,
 )
+from capellini.model.options import check_own_name
 from capellini.model.service import Done, ExtendItem, NackItem, Problem, Put, Statistics
 from capellini.model.timed import MAX_SHARDS, DueMessage, MoveItem, Scheduled, ShardView
 from capellini.node.broker import Broker
-from capellini.node.calls import batch, in_range, with_living
+from capellini.node.calls import batch, good_ones, in_range, with_living
 from capellini.node.statistics import with_totals
 from capellini.queues.catalog import QueueRecord
 from capellini.queues.timed.keeper import TimedKeeper
@@ -46,7 +47,6 @@ class TimedBroker:
         self._broker = broker
         self._catalog, self._clock = broker.catalog, broker.clock
         self.keeper = keeper
-        broker.moved_elsewhere = self.put_moved
 
     async def _with(self, name: str, act: Callable[[QueueRecord, TimedQueue], Awaitable[T]]) -> T:
         def opened(record: QueueRecord) -> Awaitable[T]:
@@ -93,6 +93,7 @@ class TimedBroker:
 
     async def put(self, name: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
         batch("messages", len(messages))
+        check_own_name(name)
         now_s = self._clock.now_s()
 
         async def act(record: QueueRecord, queue: TimedQueue) -> list[Put | Problem]:
@@ -140,6 +141,7 @@ class TimedBroker:
     async def get(
         self, name: str, count: int = 1, wait_s: float = 0.0, visibility_s: float | None = None
     ) -> list[Delivery]:
+        check_own_name(name)
         in_range("count", count, 1, MAX_BATCH)
         in_range("wait_s", wait_s, 0, MAX_WAIT_S)
         if visibility_s is not None:
@@ -180,7 +182,7 @@ class TimedBroker:
             return None if good else f"delay_s goes from 0 to {MAX_DELAY_S:.15g}, not {item.delay_s!r}"
 
         async def act(record: QueueRecord, queue: TimedQueue) -> list[Done | Problem]:
-            results = await _good_ones(items, wrong, queue.nack)
+            results = await good_ones(items, wrong, queue.nack)
             if self._broker.totals is not None:
                 count = sum(isinstance(result, Done) for result in results)
                 self._broker.totals.nacked(name, record.generation, count)
@@ -195,7 +197,7 @@ class TimedBroker:
             good = 0.1 <= item.visibility_s <= MAX_VISIBILITY_S
             return None if good else f"visibility_s goes from 0.1 to {MAX_VISIBILITY_S:.15g}, not {item.visibility_s!r}"
 
-        return await self._with(name, lambda _, queue: _good_ones(items, wrong, queue.extend))
+        return await self._with(name, lambda _, queue: good_ones(items, wrong, queue.extend))
 
     # What only timed queues have
 
@@ -264,18 +266,3 @@ def peeked(message: DueMessage) -> Peeked:
     return Peeked(
         message.id, state, message.body, message.attributes, message.put_at, message.deliveries, message.due_at
     )
-
-
-async def _good_ones(
-    items: Sequence[I],
-    wrong: Callable[[I], str | None],
-    act: Callable[[Sequence[I]], Awaitable[list[Done | Problem]]],
-) -> list[Done | Problem]:
-    """Act on those that nothing is wrong with; a problem for each of the others."""
-    says = [wrong(item) for item in items]
-    good = [item for item, problem in zip(items, says, strict=True) if problem is None]
-    done = iter(await act(good) if good else ())
-    return [next(done) if problem is None else Problem(Invalid.name, problem) for problem in says]
-
-
-

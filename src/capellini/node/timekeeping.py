@@ -21,13 +21,11 @@ from capellini.model.clock import Chance, Clock
 from capellini.model.errors import CapelliniError
 from capellini.node.background import Background
 from capellini.node.broker import Broker
-from capellini.node.dispatcher import Dispatcher
 from capellini.node.maintenance import Maintenance
 from capellini.node.timed import TimedBroker
-from capellini.queues.assignments import Assignments
-from capellini.queues.schedules import SHELVES, Schedule
-from capellini.queues.timed.keeper import TimedKeeper
-from capellini.queues.timed.peers import NoPeers, Peers
+from capellini.queues.schedules import SHELVES, Schedule, Schedules
+from capellini.queues.timed.keeper import Listed, TimedKeeper
+from capellini.queues.timed.peers import Peers
 
 TURN_S: Final = 1.0
 SHARE_TURNS: Final = 2  # shards are shared out every so many turns, and whenever one waits for its first holder
@@ -39,28 +37,25 @@ log: Final = logging.getLogger("capellini.timed")
 class Timekeeping:
     """`holds`: others can reach this process, so that it may hold shards."""
 
-    def __init__(
-        self, broker: Broker, maintenance: Maintenance, peers: Peers | None = None, holds: bool = True
-    ) -> None:
+    def __init__(self, broker: Broker, maintenance: Maintenance, peers: Peers, holds: bool = True) -> None:
         lease, watcher = maintenance.lease, maintenance.watcher
         store, clock, random = broker.store, broker.clock, broker.random
         self._clock: Clock = clock
         self._random: Chance = random
         self._lease = lease
         self._holds = holds
-        self.peers = peers or NoPeers()
         self.keeper = TimedKeeper(
-            store, clock, random, broker.catalog, lease, watcher, broker.events, broker.max_skew_s, self.peers,
+            store, clock, random, broker.catalog, lease, watcher, broker.events, broker.max_skew_s, peers,
             broker.put_moved,
         )  # fmt: skip
-        self.service = Dispatcher(broker, TimedBroker(broker, self.keeper))
-        self._shelves = Assignments(store, clock, random, lease, watcher, SCOPE)
+        self.broker = TimedBroker(broker, self.keeper)
+        self.schedules: Schedules | None = None  # set by who puts the kinds together: ticks go to queues of any kind
+        self._shelves = Listed(store, clock, random, lease, watcher, SCOPE)
         self._mine: list[int] = []
         self._known: dict[int, list[Schedule]] = {}  # by shelf; read anew now and then, and after a change
         self._turn = 0
         self._background = Background(self._turns)
-        lease.on_lost = self._lost
-        maintenance.clear_timed = self.keeper.clear
+        maintenance.clear_others.append(self.keeper.clear)
 
     def start(self) -> None:
         self._background.start()
@@ -70,7 +65,7 @@ class Timekeeping:
         await self._background.stop()
         await self._give_back()
 
-    def _lost(self, why: str) -> None:
+    def lost(self, why: str) -> None:
         self._mine = []
         log.warning("the lease is lost (%s): all shards of timed queues are stopped", why)
         self.keeper.emergency_stop(why)
@@ -93,6 +88,8 @@ class Timekeeping:
                     if self._turn % SHARE_TURNS == 0 or self.keeper.soon.is_set():
                         await self.keeper.turn()
                     await self._run_schedules()
+                else:
+                    self.keeper.soon.clear()  # nothing can be done about it now
             except CapelliniError as error:
                 log.debug("timed queues go on later: %s", error)
             self._turn += 1
@@ -111,7 +108,9 @@ class Timekeeping:
     # Schedules
 
     async def _run_schedules(self) -> None:
-        schedules = self.service.schedules
+        schedules = self.schedules
+        if schedules is None:
+            return
         if self._turn % LOOK_TURNS == 0:
             await self._share()
             self._known.clear()
@@ -127,10 +126,10 @@ class Timekeeping:
 
     async def _share(self) -> None:
         items = [_item(shelf) for shelf in range(SHELVES)]
-        _, give_up = await self._shelves.turn(items)
+        taken, give_up = await self._shelves.turn(items)
         for item in give_up:
             await self._shelves.give_up(item)
-        rows = await self._shelves.list()
+        rows = await self._shelves.list() if taken or give_up else self._shelves.rows
         self._mine = [shelf for shelf in range(SHELVES) if (r := rows.get(_item(shelf))) and self._shelves.mine(r)]
 
 

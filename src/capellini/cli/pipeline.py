@@ -1,0 +1,368 @@
+"""`capellini pipeline`: what happens to messages after the queue, on Spark. Installed by `capellini[spark]`.
+
+Every verb runs on this machine unless `--master` says where; shows a moving line to people; and can be killed and run
+again. Exit code 1 when something did not work, or when an audit found a broken promise.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+import msgspec
+
+from capellini.cli.speaking import errors_said, hint, pairs, progressing, say_json, say_table, talks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from capellini.pipeline.jobs.running import Summary
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+SHOWN: Final = 20  # rows of a table for people; `--json` and files have all
+
+
+@click.group()
+def pipeline() -> None:
+    """Archive, audit, replay and load very many messages, on Spark."""
+
+
+def sparks(command: Command) -> Command:
+    """The options of every verb: where Spark runs."""
+    for option in (
+        click.option(
+            "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; again for more."
+        ),
+        click.option("--memory-mb", type=int, help="For Spark on this machine; fitted to it unless given."),
+        click.option(
+            "--master", default="local[*]", show_default=True, metavar="URL",
+            help="local[N], spark://HOST:PORT, or sc://HOST of Spark Connect.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@contextmanager
+def spark_on(
+    master: str, memory_mb: int | None, settings: Sequence[str], delta: bool = False
+) -> Iterator[SparkSession]:
+    from capellini.pipeline.session import Plan, session
+
+    with errors_said():
+        chosen = pairs(settings, "a setting")
+        spark = session(Plan(master, memory_mb, delta=delta, settings=chosen))
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def checkpoint_option(command: Command) -> Command:
+    return click.option(
+        "--checkpoint", required=True, metavar="FOLDER",
+        help="Where the job keeps how far it is. Run again with the same one, it goes on; nothing comes twice.",
+    )(command)  # fmt: skip
+
+
+def _said(summary: Summary, as_json: bool, done: str) -> None:
+    if as_json:
+        say_json({"rows": summary.rows, "batches": summary.batches, "took_s": round(summary.took_s, 1)})
+        return
+    rate = f"{summary.per_s:,.0f}/s"
+    click.echo(f"{done} {summary.rows:,} messages in {summary.took_s:.1f} s ({rate}, {summary.batches} batches)")
+
+
+# ---- load
+
+
+@pipeline.command()
+@talks
+@sparks
+@click.argument("queue")
+@click.option("--from", "source", metavar="PATH", help="Files to put: a folder, a file or a pattern.")
+@click.option("--to", "target", metavar="FOLDER", help="Write the queue's messages into files there instead.")
+@click.option("--form", help="parquet, json, csv or text; by the files' names unless given.")
+@click.option("--body", default="", metavar="COLUMN", help="The column that becomes the body.")
+@click.option("--checkpoint", metavar="FOLDER", help="How far it is; needed with --from.")
+@click.option("--once/--go-on", default=True, help="Load what is there (default), or files as they come, too.")
+@click.option("--per-s", type=float, help="Messages per second at most.")
+def load(
+    at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], queue: str,
+    source: str | None, target: str | None, form: str | None, body: str, checkpoint: str | None, once: bool,
+    per_s: float | None,
+) -> None:  # fmt: skip
+    """Put files into QUEUE, each once; or write QUEUE into files."""
+    if (source is None) == (target is None):
+        raise click.UsageError("say --from PATH or --to FOLDER")
+    if source is not None and checkpoint is None:
+        raise click.UsageError("say --checkpoint FOLDER: with it a load that was killed goes on, nothing twice")
+    with spark_on(master, memory_mb, settings) as spark:
+        from capellini.pipeline.jobs import load as job
+
+        if target is not None:
+            count = job.unload(spark, job.Unload(at, queue, _whole(target), form or "parquet"))
+            if as_json:
+                say_json({"messages": count})
+            else:
+                click.echo(f"wrote {count:,} messages to {target}")
+            return
+        assert source is not None and checkpoint is not None
+        wanted = job.Load(_whole(source), at, queue, _whole(checkpoint), form or "", body, once, per_s)
+        with progressing(f"loading {source}") as say:
+            summary = job.load(spark, wanted, say)
+        _said(summary, as_json, "loaded")
+
+
+def _whole(path: str) -> str:
+    """Spark's own folder may be another: paths of this machine are made whole."""
+    return path if "://" in path else str(Path(path).absolute())
+
+
+# ---- archive
+
+
+@pipeline.command()
+@talks
+@sparks
+@checkpoint_option
+@click.argument("queue")
+@click.argument("path")
+@click.option("--form", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True)
+@click.option("--once/--go-on", default=True, help="Archive what is there (default), or go on with what comes.")
+@click.option("--snapshot", is_flag=True, help="Of a work or timed queue: what is in it now.")
+@click.option("--missing", type=click.Choice(["fail", "oldest"]), default="fail", show_default=True,
+              help="What to do when retention has dropped what was not archived yet.")
+@click.option("--max-rows", type=int, help="Messages of one batch at most.")
+@click.option("--reads-per-s", type=float, help="Of each task, so that a live cluster does not feel it.")
+@click.option("--keep-days", type=int, help="Afterwards, days older than that are dropped from the archive.")
+@click.option("--compact", is_flag=True, help="Afterwards, small files are made large ones (delta).")
+def archive(
+    at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], checkpoint: str,
+    queue: str, path: str, form: str, once: bool, snapshot: bool, missing: str, max_rows: int | None,
+    reads_per_s: float | None, keep_days: int | None, compact: bool,
+) -> None:  # fmt: skip
+    """Write log queue QUEUE into a table at PATH, by queue and day, each message exactly once."""
+    with spark_on(master, memory_mb, settings, delta=form == "delta") as spark:
+        from capellini.pipeline.jobs import archive as job
+
+        wanted = job.Archive(
+            at, queue, _whole(path), _whole(checkpoint), form, once, missing, reads_per_s=reads_per_s
+        )
+        if max_rows is not None:
+            wanted = msgspec.structs.replace(wanted, max_rows=max_rows)
+        if snapshot:
+            count = job.snapshot(spark, wanted)
+            click.echo(f'{{"messages":{count}}}' if as_json else f"archived {count:,} messages of {queue} as it is now")
+            return
+        with progressing(f"archiving {queue}") as say:
+            summary = job.archive(spark, wanted, say)
+        _said(summary, as_json, "archived")
+        if keep_days is not None:
+            before = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=keep_days)
+            for day in job.drop_days(spark, wanted.path, before):
+                hint(f"dropped {day}")
+        if compact:
+            job.compact(spark, wanted.path)
+
+
+# ---- replay
+
+
+@pipeline.command()
+@talks
+@sparks
+@checkpoint_option
+@click.argument("queue")
+@click.option("--from", "path", default="", metavar="ARCHIVE", help="The archive whose messages are put.")
+@click.option("--from-queue", default="", metavar="QUEUE", help="Or the log queue that still keeps them.")
+@click.option("--from-at", default="", metavar="ADDRESS", help="Where that queue is, if it is elsewhere.")
+@click.option("--since", default="", help="Only messages put then or later.")
+@click.option("--until", default="", help="Only messages put before.")
+@click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Only with it; again for more.")
+@click.option("--where", default="", metavar="SQL", help="Only those: over queue, extent, number, put_at, body, …")
+@click.option("--per-s", type=float, help="Messages per second at most.")
+@click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
+def replay(
+    at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], checkpoint: str,
+    queue: str, path: str, from_queue: str, from_at: str, since: str, until: str, attributes: tuple[str, ...],
+    where: str, per_s: float | None, dry_run: bool,
+) -> None:  # fmt: skip
+    """Put archived messages, or those that a log queue still keeps, into QUEUE once more."""
+    with spark_on(master, memory_mb, settings, delta=_is_delta(path)) as spark:
+        from capellini.pipeline.jobs import replay as job
+
+        wanted = job.Replay(
+            at, queue, _whole(checkpoint), _whole(path) if path else "", from_at, from_queue, since, until,
+            pairs(attributes, "an attribute"), where, per_s,
+        )  # fmt: skip
+        if dry_run:
+            rows = [row.asDict() for row in job.counted(spark, wanted).collect()]
+            if as_json:
+                say_json(rows)
+            else:
+                say_table(["queue", "day", "messages", "bytes"], [list(row.values()) for row in rows])
+                click.echo(f"{sum(row['messages'] for row in rows):,} messages would be put into {queue}")
+            return
+        with progressing(f"replaying into {queue}") as say:
+            summary = job.replay(spark, wanted, say)
+        _said(summary, as_json, "read")
+
+
+def _is_delta(path: str) -> bool:
+    return bool(path) and (Path(path) / "_delta_log").is_dir()
+
+
+# ---- audit
+
+
+@pipeline.command()
+@sparks
+@click.argument("journal")
+@click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+@click.option("--form", help="json, parquet or delta; by what is there unless given.")
+@click.option("--drained", "drained", multiple=True, metavar="QUEUE",
+              help="This queue is known to be empty: what was not delivered is lost. Again for more.")
+@click.option("--all-drained", is_flag=True, help="All queues are known to be empty.")
+@click.option("--skew-s", type=float, default=1.0, show_default=True, help="How far clocks of nodes may differ.")
+@click.option("--late-s", type=float, default=2.0, show_default=True, help="After its due this is late.")
+@click.option("--stuck-s", type=float, default=86_400.0, show_default=True, help="Silent for longer is stuck.")
+@click.option("--out", metavar="FOLDER", help="All findings as Parquet, with the ids.")
+def audit(
+    master: str, memory_mb: int | None, settings: tuple[str, ...], journal: str, as_json: bool, form: str | None,
+    drained: tuple[str, ...], all_drained: bool, skew_s: float, late_s: float, stuck_s: float, out: str | None,
+) -> None:  # fmt: skip
+    """Look at every message's life in JOURNAL (a file or folder of events): lost, delivered twice, early, late, stuck,
+    dead. Exit code 1 when a promise was broken."""
+    with spark_on(master, memory_mb, settings) as spark:
+        from capellini.pipeline.audit import job
+        from capellini.pipeline.journal.columns import read_journal
+
+        options = job.Options(None if all_drained else frozenset(drained), skew_s, late_s, stuck_s)
+        summary, findings = job.audit(read_journal(spark, _whole(journal), form), options, hint)
+        if out:
+            findings.write.mode("overwrite").parquet(_whole(out))
+        shown = [row.asDict() for row in findings.orderBy("fault", "queue", "id").limit(SHOWN).collect()]
+        if as_json:
+            say_json({
+                "events": summary.events, "lives": summary.lives, "plain": summary.plain, "found": summary.counts,
+                "broken": summary.broken, "missing": sum(each.count for each in summary.windows), "findings": shown,
+            })  # fmt: skip
+        else:
+            _say_audit(summary, shown)
+        broken = summary.broken
+    if broken:
+        sys.exit(1)
+
+
+def _say_audit(summary: Any, shown: list[dict[str, Any]]) -> None:
+    click.echo(f"{summary.events:,} events, {summary.lives:,} lives, {summary.plain:,} of them plain")
+    if summary.windows:
+        missing = sum(each.count for each in summary.windows)
+        click.echo(f"{missing:,} events are known to be missing: what they could explain is called unknown")
+    if not summary.counts:
+        click.echo("nothing was found")
+        return
+    say_table(["fault", "lives"], sorted(summary.counts.items()))
+    columns = ["fault", "queue", "generation", "id", "says"]
+    say_table(columns, [[row[name] for name in columns] for row in shown])
+    if sum(summary.counts.values()) > len(shown):
+        hint(f"the first {len(shown)}: all of them with --out FOLDER")
+
+
+# ---- report
+
+
+@pipeline.command()
+@sparks
+@click.argument("journal")
+@click.argument("page", metavar="PAGE.html")
+@click.option("--form", help="json, parquet or delta; by what is there unless given.")
+@click.option("--archive", "kept", default="", metavar="ARCHIVE", help="For the most frequent attributes, too.")
+@click.option("--title", default="Queues by the hour", show_default=True)
+def report(
+    master: str, memory_mb: int | None, settings: tuple[str, ...], journal: str, page: str, form: str | None,
+    kept: str, title: str,
+) -> None:  # fmt: skip
+    """Write a page about JOURNAL: by queue and hour rates, depth, quantiles of waits, poison messages."""
+    with spark_on(master, memory_mb, settings, delta=_is_delta(kept)) as spark:
+        from capellini.pipeline.jobs.archive import read_archive
+        from capellini.pipeline.journal.columns import read_journal
+        from capellini.pipeline.report import page as pages
+        from capellini.pipeline.report import tables
+
+        archived = read_archive(spark, _whole(kept)) if kept else None
+        found = tables.report(read_journal(spark, _whole(journal), form), archived)
+        Path(page).write_text(pages.page(found, title), encoding="utf-8")
+        queues = len({row["queue"] for row in found.hours})
+        click.echo(f"wrote {page}: {queues} queues, {len(found.hours)} hours of them")
+
+
+# ---- dead letters
+
+
+@pipeline.command("dead-letters")
+@talks
+@sparks
+@click.argument("queue")
+@click.option("--by", default="origin,shape,attributes", show_default=True, help="What a group has in common.")
+@click.option("--ignore", multiple=True, metavar="ATTRIBUTE", help="An attribute that tells nothing; again for more.")
+@click.option("--top", type=int, default=20, show_default=True, help="So many groups, the biggest first.")
+def dead_letters(
+    at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], queue: str, by: str,
+    ignore: tuple[str, ...], top: int,
+) -> None:  # fmt: skip
+    """Show the dead letters of QUEUE in groups, with samples."""
+    with spark_on(master, memory_mb, settings) as spark:
+        from capellini.pipeline.jobs import letters as job
+
+        wanted = job.Letters(at, queue, tuple(name.strip() for name in by.split(",")), ignore, top)
+        rows = [row.asDict(recursive=True) for row in job.groups(spark, wanted).collect()]
+        if as_json:
+            for row in rows:
+                say_json(row)
+            return
+        columns = ["letters", *wanted.by, "first_at", "last_at", "deliveries"]
+        say_table([*columns, "sample"], [[*(row[name] for name in columns), _sample(row)] for row in rows])
+        if not rows:
+            hint(f"{queue} has no dead letters")
+
+
+def _sample(row: dict[str, Any]) -> str:
+    return str(row["samples"][0]["body"]) if row["samples"] else ""
+
+
+# ---- rollup
+
+
+@pipeline.command()
+@talks
+@sparks
+@click.argument("path")
+@click.option("--hour", default="", metavar="2030-01-31T08", help="Written as this hour; now unless given.")
+@click.option("--reads-per-s", type=float, help="Of each task, so that a live cluster does not feel it.")
+@click.option("--collect", "collects", is_flag=True, help="Afterwards, collect the garbage of all counters.")
+def rollup(
+    at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], path: str, hour: str,
+    reads_per_s: float | None, collects: bool,
+) -> None:  # fmt: skip
+    """Write what all counters say into a table at PATH, by hour."""
+    with spark_on(master, memory_mb, settings) as spark:
+        from capellini.pipeline.jobs import rollup as job
+
+        count = job.rollup(spark, job.Rollup(at, _whole(path), hour, reads_per_s))
+        if not as_json:
+            click.echo(f"rolled up {count:,} counters")
+        shards = 0
+        if collects:
+            row = job.collect(spark, at).selectExpr("coalesce(sum(collected), 0)").first()
+            shards = int(row[0]) if row is not None else 0
+            if not as_json:
+                click.echo(f"collected {shards:,} shards")
+        if as_json:
+            say_json({"counters": count, "collected": shards})
