@@ -291,9 +291,9 @@ def _lives(lives: Lives, life: Life) -> int:
     if not calls:
         return 0
     if life.tries[0].sent.key is None and len(calls) > 1:
-        return len(calls)
+        return len(calls) + lives.more
     began_s, over_s = min(call.began_s for call in calls), max(call.over_s for call in calls)
-    return 1 + lives.emptied(calls[0].queue, began_s, over_s)
+    return 1 + lives.emptied(calls[0].queue, began_s, over_s) + lives.more
 
 
 def _place(held: Held) -> tuple[str, int, int]:

@@ -108,6 +108,7 @@ class Lives(msgspec.Struct):
     endings: dict[str, list[Call]]  # by queue: what emptied it, or may have
     letters: dict[str, set[str]]  # where a queue's messages may go: queues that were its dead letters at some time
     limits: dict[str, bool]  # queues that had a delivery limit or a time to live at some time
+    more: int = 0  # places that a message may have beside those that its puts explain
 
     def places(self, queue: str) -> set[str]:
         """The queues in which a message that was put into `queue` may be."""

@@ -122,6 +122,10 @@ class Nodes:
             found["incarnation ended"] += node.maintenance.watcher.ended
         return found
 
+    async def answered(self, node: Node, task: asyncio.Task[Any], patience_s: float) -> None:
+        """Until the call has an answer, or its caller's patience is over."""
+        await asyncio.wait({task}, timeout=patience_s)
+
     async def call(
         self,
         who: str,
@@ -130,18 +134,20 @@ class Nodes:
         act: Callable[[Service], Coroutine[Any, Any, T]],
         patience_s: float = PATIENCE_S,
         hangs_up: float = 0.5,
+        at: Node | None = None,
         **asked: Any,
     ) -> tuple[Call, T | None]:
-        """One call through a living node, written down. None: it failed, or is open; the call says which. `hangs_up`:
-        how often a caller whose patience is over is noticed to be gone, so that its call is cancelled."""
-        node = self.pick()
+        """One call through a living node (`at`: this one), written down. None: it failed, or is open; the call says
+        which. `hangs_up`: how often a caller whose patience is over is noticed to be gone, so that its call is
+        cancelled."""
+        node = at or self.pick()
         loop, clock = self.world.loop, node.client.clock
         call = self.history.begin(who, node.name, op, queue, loop.time())
         for name, value in asked.items():
             setattr(call, name, value)
         ahead_s = clock.offset_s
         task = node.client.spawn(act(node.broker))
-        await asyncio.wait({task}, timeout=patience_s)
+        await self.answered(node, task, patience_s)
         call.ahead_s = max(ahead_s, clock.offset_s)
         if not task.done():
             task.add_done_callback(_unheard)

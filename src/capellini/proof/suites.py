@@ -21,6 +21,7 @@ SUITES: Final[dict[str, str]] = {
     "work": "capellini.proof.work",
     "counters": "capellini.proof.counters",
     "timed": "capellini.proof.timed",
+    "log": "capellini.proof.log",
 }
 
 

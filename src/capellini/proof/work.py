@@ -63,6 +63,10 @@ def _failure(context: dict[str, Any]) -> str:
 
 
 class _Run:
+    calm_work_s = CALM_WORK_S
+    empty_s = EMPTY_S
+    waiting = 2  # consumers that wait at each queue in the calm
+
     def __init__(self, plan: Plan, world: World, history: History, chance: random.Random) -> None:
         self._plan = plan
         self._world = world
@@ -75,6 +79,11 @@ class _Run:
         self._producers = [Producer(f"p{at}", self.nodes, chance, main) for at in range(plan.producers)]
         self._consumers = [Consumer(f"c{at}", self.nodes, chance, queues) for at in range(plan.consumers)]
         self._drainer = Consumer("drain", self.nodes, chance, queues)
+
+    @property
+    def _sources(self) -> list[str]:
+        """Where messages are got from."""
+        return list(self._plan.queues)
 
     async def turbulence(self) -> None:
         for queue in self._plan.queues:
@@ -111,9 +120,9 @@ class _Run:
             await self._admin.create(queue)
             await self._admin.resume(queue)
         self._history.calm_from_s = self._world.loop.time()
-        end_s = self._history.calm_from_s + CALM_WORK_S
-        waiting = [self._wait(queue, end_s) for queue in self._plan.queues for _ in range(2)]
-        leaving = [self._leave(queue, end_s) for queue in self._plan.queues]
+        end_s = self._history.calm_from_s + self.calm_work_s
+        waiting = [self._wait(queue, end_s) for queue in self._sources for _ in range(self.waiting)]
+        leaving = [self._leave(queue, end_s) for queue in self._sources]
         await asyncio.gather(*[one.work(end_s) for one in self._producers], *waiting, *leaving)
 
     async def _wait(self, queue: str, end_s: float) -> None:
@@ -140,8 +149,8 @@ class _Run:
     async def drain(self) -> None:
         """Take and ack everything, until nothing comes for long enough in any queue."""
         empty_since_s = self._world.loop.time()
-        while self._world.loop.time() - empty_since_s < EMPTY_S:
-            got = await asyncio.gather(*[self._drained(queue) for queue in self._plan.queues])
+        while self._world.loop.time() - empty_since_s < self.empty_s:
+            got = await asyncio.gather(*[self._drained(queue) for queue in self._sources])
             if any(got):
                 empty_since_s = self._world.loop.time()
         self._history.drained = True

@@ -1,0 +1,582 @@
+"""Planted bugs of log queues: each takes one guard away, and the simulation must find it.
+
+The seeds at which each is found are in `log_plant_seeds.json`; `python -m tests.simulation.log_plants [--upto 300]
+[NAME ...]` finds them anew when a change of the code has shifted what happens at which seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from tests.simulation.planted import Patch, Plant, planted
+
+from capellini.proof.suites import one
+from capellini.queues.log import (
+    appending,
+    cursors,
+    desk,
+    extents,
+    groups,
+    lanes,
+    lines,
+    ordering,
+    owner,
+    pages,
+    queue,
+    readers,
+    reading,
+    retention,
+    rows,
+    sealing,
+    sequences,
+    writing,
+)
+
+SEEDS = Path(__file__).with_name("log_plant_seeds.json")
+WANTED = 2  # seeds per plant: one may shift
+PLANTS: list[Plant] = []
+
+
+def plants(*promises: int) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    def kept(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        PLANTS.append(Plant(plant.__name__, promises, plant))
+        return plant
+
+    return kept
+
+
+# Confirming
+
+
+@plants(1, 11)
+def confirmed_after_the_lease(patch: Patch) -> None:
+    land, may_act = appending.Writer._land, appending.Writer.may_act
+
+    def careless(self: Any) -> None:
+        self.may_act = lambda: True
+        try:
+            land(self)
+        finally:
+            self.may_act = may_act.__get__(self)
+
+    patch(appending.Writer, "_land", careless)
+
+
+@plants(1, 11)
+def confirmed_out_of_order(patch: Patch) -> None:
+    land = appending.Writer._land
+
+    def at_once(self: Any) -> None:
+        for flight in list(self._flights):
+            if flight.landed and flight.error is None and flight is not self._flights[0]:
+                for item in flight.items:
+                    if not item.answer.done():
+                        item.answer.set_result(appending.Appended(self.extent.name, item.first, item.head.count))
+        land(self)
+
+    patch(appending.Writer, "_land", at_once)
+
+
+@plants(1, 11)
+def listed_after_confirming(patch: Patch) -> None:
+    """An extent is written while its opening is on its way; nobody looks whether it arrives."""
+    list_it = extents.Extents._list
+
+    async def later(self: Any, wanted: Any, expect: Any, more: Any) -> Any:
+        if more:
+            return await list_it(self, wanted, expect, more)
+        task = asyncio.get_running_loop().create_task(list_it(self, wanted, expect, more))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._known[wanted.name] = wanted
+        return wanted
+
+    patch(extents.Extents, "_list", later)
+
+
+@plants(1, 9, 11)
+def appended_again_without_a_seal(patch: Patch) -> None:
+    """After a failed block, with the old extent open and what was sent to it still on its way."""
+
+    async def unsealed(self: Any, writer: Any, end: int) -> bool:
+        if self._place.chained:
+            return await sealed(self, writer, end)
+        return True
+
+    sealed = writing.Writers._sealed_with
+    patch(writing.Writers, "_sealed_with", unsealed)
+
+
+# Sealing
+
+
+@plants(1, 11)
+def sealed_at_the_last_block(patch: Patch) -> None:
+    async def whatever_is_missing(place: Any, extent: Any) -> int:
+        await find(place, extent)
+        last = await sealing.last_block(place, extent.name)
+        return 0 if last is None else last.end
+
+    find = sealing.find_end
+    _find_end(patch, whatever_is_missing)
+
+
+@plants(1, 11)
+def sealed_at_what_the_last_block_says(patch: Patch) -> None:
+    async def as_said(place: Any, extent: Any) -> int:
+        last = await sealing.last_block(place, extent.name)
+        return 0 if last is None else last.confirmed
+
+    _find_end(patch, as_said)
+
+
+def _find_end(patch: Patch, find: Any) -> None:
+    from capellini.queues.log import opening
+
+    patch(sealing, "find_end", find)
+    patch(opening, "find_end", find)
+
+
+@plants(1, 11)
+def sealed_while_the_writer_lives(patch: Patch) -> None:
+    """A writer that is only slow to beat is taken for one that is over."""
+    from capellini.queues import lease
+
+    over = lease.Watcher.is_over
+
+    async def hasty(self: Any, node: str, incarnation: str) -> bool:
+        seen = self._sightings.get(node)
+        quiet = seen is not None and self._clock.elapsed_s() - seen.since_s > 0.7
+        return quiet or await over(self, node, incarnation)
+
+    patch(lease.Watcher, "is_over", hasty)
+
+
+# Reading
+
+
+@plants(11)
+def read_past_what_is_confirmed(patch: Patch) -> None:
+    """Blocks that are on their way, too."""
+    top, learn = reading.Reading.top, reading.Reading._learn
+
+    def greedy(self: Any) -> int:
+        writer = self._writers.writer(self.extent) if self.end is None else None
+        return top(self) if writer is None else max(top(self), writer.next_number)
+
+    def all_of_them(self: Any, blocks: Any) -> None:
+        learn(self, blocks)
+        self._confirmed = max([self._confirmed, *[block.end for block in blocks]])
+
+    patch(reading.Reading, "top", greedy)
+    patch(reading.Reading, "_learn", all_of_them)
+
+
+@plants(11)
+def read_past_the_sealed_end(patch: Patch) -> None:
+    """A reader that saw more blocks than the end lets be goes on to them."""
+    top, learn = reading.Reading.top, reading.Reading._learn
+
+    def seen(self: Any, blocks: Any) -> None:
+        learn(self, blocks)
+        self.seen = max([getattr(self, "seen", 0), *[block.end for block in blocks]])
+
+    def beyond(self: Any) -> int:
+        return max(top(self), getattr(self, "seen", 0)) if self.end is not None else top(self)
+
+    patch(reading.Reading, "_learn", seen)
+    patch(reading.Reading, "top", beyond)
+
+
+# Sequences
+
+
+@plants(11)
+def bound_again_before_the_seal(patch: Patch) -> None:
+    async def at_once(self: Any, producer: bytes, seen: Any) -> Any:
+        extent = self._extents.get(seen.extent)
+        if self._openers.writer(seen.extent) is not None or (extent is not None and extent.sealed):
+            return await bound_at(self, producer, seen)
+        return seen.before
+
+    bound_at = lines.Lines._bound_at
+    patch(lines.Lines, "_bound_at", at_once)
+
+
+@plants(11)
+def sequences_of_a_sealed_extent_forgotten(patch: Patch) -> None:
+    async def none(place: Any, extent: Any) -> tuple[int, dict[bytes, int]]:
+        return 0, {}
+
+    patch(sequences, "recover", none)
+
+
+@plants(11)
+def chunk_that_came_again_taken(patch: Patch) -> None:
+    def careless(self: Any, item: Any) -> None:
+        known = self.producers[item.head.producer]
+        known.last = max(known.last, item.head.sequence)
+        self.take(item)
+
+    patch(appending.Writer, "take_next", careless)
+
+
+# Owners and cursors
+
+
+@plants(3)
+def acks_confirmed_before_they_are_durable(patch: Patch) -> None:
+    async def at_once(self: Any) -> None:
+        self.soon()
+
+    patch(cursors.Cursors, "commit", at_once)
+
+
+@plants(2, 3)
+def owner_acts_after_its_lease(patch: Patch) -> None:
+    made = cursors.Cursors.__init__
+
+    def careless(self: Any, place: Any, *more: Any) -> None:
+        made(self, place, *more)
+        self._place = SimpleNamespace(
+            lease=SimpleNamespace(valid=lambda: True, require=lambda: None), store=place.store, clock=place.clock,
+            guards=place.guards,
+        )  # fmt: skip
+
+    patch(cursors.Cursors, "__init__", careless)
+    patch(owner.Owner, "acts", lambda self: not self.stopped)
+
+
+@plants(1, 3)
+def epoch_not_in_the_key(patch: Patch) -> None:
+    """All owners write under the first one's epoch."""
+    made = cursors.Cursors.__init__
+
+    def first(self: Any, place: Any, extent: str, reader: str, epoch: int, pages: Any) -> None:
+        made(self, place, extent, reader, 1, pages)
+
+    read = cursors.read_cursor
+
+    async def all_of_it(place: Any, extent: str, reader: str, below: int = cursors.ABOVE_ALL) -> Any:
+        return await read(place, extent, reader)
+
+    patch(cursors.Cursors, "__init__", first)
+    patch(owner, "read_cursor", all_of_it)
+
+
+@plants(3)
+def new_owner_begins_at_the_start(patch: Patch) -> None:
+    """It looks for what the one before it in number has written, and that one may have written nothing."""
+
+    async def nothing_found(place: Any, extent: str, reader: str, below: int = cursors.ABOVE_ALL) -> Any:
+        found = await read(place, extent, reader, below)
+        return found if found is None or found.epoch == below - 1 else None
+
+    read = cursors.read_cursor
+    patch(owner, "read_cursor", nothing_found)
+
+
+@plants(2)
+def count_not_durable_before_a_second_delivery(patch: Patch) -> None:
+    async def in_memory(self: Any, picks: Any) -> None:
+        return None
+
+    patch(owner.Owner, "_count", in_memory)
+
+
+@plants(4)
+def stale_receipt_accepted(patch: Patch) -> None:
+    """Whatever delivery it names: the message is in flight."""
+
+    def current(self: Any, item: Any, *more: Any) -> Any:
+        for delivery, flight in self.desk.flights.items():
+            if any(low <= first < high for first, _ in item.ranges for low, high, _ in flight.left):
+                return settle(self, msgspec.structs.replace(item, delivery=delivery, epoch=self.epoch), *more)
+        return settle(self, item, *more)
+
+    settle = owner.Owner._settle
+    patch(owner.Owner, "_settle", current)
+
+
+@plants(2, 4)
+def receipt_of_another_version_of_the_group_accepted(patch: Patch) -> None:
+    """Owners number their deliveries alike, before a seek and after it."""
+
+    def whichever(self: Any, item: Any, *more: Any) -> Any:
+        return settle(self, msgspec.structs.replace(item, reader=self.group.reader), *more)
+
+    settle = owner.Owner._settle
+    patch(owner.Owner, "_settle", whichever)
+
+
+@plants(2)
+def flight_forgotten_when_its_time_is_half_over(patch: Patch) -> None:
+    fly = desk.Desk.fly
+
+    def short(self: Any, first: int, end: int, deliveries: int, until_ms: int) -> int:
+        return fly(self, first, end, deliveries, until_ms - 1_500)
+
+    patch(desk.Desk, "fly", short)
+
+
+# Dead letters, groups, retention
+
+
+@plants(1)
+def dead_letter_finished_before_it_was_put(patch: Patch) -> None:
+    async def hasty(self: Any, number: int) -> None:
+        self.desk.pages.finish(number, number + 1)
+        await self._cursors.commit()
+        await carry(self, number)
+
+    carry = owner.Owner._carry
+    patch(owner.Owner, "_carry", hasty)
+
+
+@plants(2, 3, 11)
+def dead_letter_put_under_a_new_key_each_time(patch: Patch) -> None:
+    async def anew(self: Any, number: int) -> None:
+        put = self._put_moved
+
+        async def unkeyed(target: str, key: str, entry: Any) -> None:
+            await put(target, f"{key}/{self.epoch}/{self.place.random.random()}", entry)
+
+        self._put_moved = unkeyed
+        try:
+            await carry(self, number)
+        finally:
+            self._put_moved = put
+
+    carry = owner.Owner._carry
+    patch(owner.Owner, "_carry", anew)
+
+
+@plants(1, 3)
+def seek_keeps_what_was_finished(patch: Patch) -> None:
+    read = cursors.read_cursor
+    part = cursors.partition_of
+
+    def of_the_name(place: Any, extent: str, reader: str) -> Any:
+        return part(place, extent, reader.rpartition("/")[0])
+
+    patch(cursors, "partition_of", of_the_name)
+    patch(owner, "read_cursor", lambda place, extent, reader, below: read(place, extent, reader))
+
+
+@plants(1)
+def extent_dropped_before_a_group_has_finished_it(patch: Patch) -> None:
+    """One group is enough."""
+
+    async def some(place: Any, extent: Any, live: Any, readers: Any) -> bool:
+        return await finished(place, extent, live[:1], readers)
+
+    finished = retention._finished_by_all
+    patch(retention, "_finished_by_all", some)
+
+
+@plants(1, 8)
+def drop_that_was_begun_not_resumed(patch: Patch) -> None:
+    async def never(place: Any, extent: Any, readers: Any) -> bool:
+        return False
+
+    patch(retention, "_half_dropped", never)
+
+
+@plants(3, 4, 11)
+def group_sought_without_waiting_for_the_caches(patch: Patch) -> None:
+    patch(groups, "SETTLE_S", 0.0)
+
+
+@plants(2)
+def newer_version_of_a_group_not_looked_for(patch: Patch) -> None:
+    async def as_known(self: Any, name: str, version: int = 0) -> Any:
+        return await live(self, name)
+
+    live = groups.Groups.live
+    patch(groups.Groups, "live", as_known)
+
+
+@plants(1, 8, 10)
+def row_that_was_taken_unheard_left_alone(patch: Patch) -> None:
+    """Who took a row and failed to begin leaves it to others, and they to it."""
+
+    class Nothing(set[Any]):
+        def add(self, one: Any) -> None:
+            return None
+
+    made = readers.Readers.__init__
+
+    def forgetful(self: Any, *arguments: Any) -> None:
+        made(self, *arguments)
+        self._asked = Nothing()
+
+    patch(readers.Readers, "__init__", forgetful)
+
+
+@plants(10)
+def taken_for_nobody_and_kept(patch: Patch) -> None:
+    patch(queue.LogQueue, "_release", lambda self, group, taking: taking.cancelled() or taking.exception())
+
+
+@plants(2)
+def extent_that_is_not_known_taken_for_gone(patch: Patch) -> None:
+    async def not_seen(self: Any, extent: str) -> bool:
+        return self.extents.get(extent) is None
+
+    patch(queue.LogQueue, "_gone", not_seen)
+
+
+# Times
+
+
+@plants(2, 5)
+def clocks_taken_for_equal(patch: Patch) -> None:
+    made = owner.Owner.__init__
+
+    def sure(self: Any, place: Any, *more: Any) -> None:
+        place.max_skew_ms = 0
+        made(self, place, *more)
+
+    patch(owner.Owner, "__init__", sure)
+
+
+@plants(5)
+def delay_of_a_nack_not_durable(patch: Patch) -> None:
+    patch(pages.Pages, "hide", lambda self, first, end, at_ms: None)
+
+
+@plants(11)
+def delayed_messages_moved_without_a_note(patch: Patch) -> None:
+    """What is in hand is not in the row: whoever comes after a crash moves it again."""
+    change = lanes.Lane._change
+
+    async def forgetful(self: Any, seen: Any, after: Any) -> Any:
+        await change(self, seen, lanes.Carried(after.era, after.sequence, b"", ()))
+        return after
+
+    patch(lanes.Lane, "_change", forgetful)
+
+
+# Order
+
+
+@plants(6)
+def line_goes_on_while_messages_are_out(patch: Patch) -> None:
+    picks = ordering.Total.picks
+
+    def eager(self: Any, most: int) -> Any:
+        out, self._out = self._out, 0
+        found = picks(self, most)
+        self._out += out
+        return found
+
+    patch(ordering.Total, "picks", eager)
+    patch(ordering.Total, "admits", lambda self, found: not found and not self._standing)
+
+
+@plants(6)
+def message_that_came_back_stands_last(patch: Patch) -> None:
+    """Of its group: it is offered behind those that were held back for it."""
+
+    def behind(self: Any, first: int, end: int, deliveries: int, at_ms: int) -> None:
+        for number in range(first, end):
+            line = self._out.pop(number)
+            line.out -= 1
+            line.standing.append((number, deliveries, 0))
+            self._held += 1
+            if not line.out:
+                self._offer(line)
+
+    patch(ordering.ByGroup, "back", behind)
+
+
+@plants(6)
+def line_goes_on_before_it_is_durable(patch: Patch) -> None:
+    """That a message is finished: an owner that dies now leaves it to be delivered again, after later ones."""
+
+    def at_once(self: Any, first: int, end: int) -> None:
+        self.pages.finish(first, end)
+        if self.standing.ordered:
+            self.standing.leave(first, end)
+
+    patch(desk.Desk, "_finish", at_once)
+
+
+@plants(6)
+def next_extent_read_beside_the_first(patch: Patch) -> None:
+    async def all_of_them(self: Any, group: Any) -> list[Any]:
+        return [one for one in self._extents.known() if not await self.has_finished(one, group)]
+
+    patch(readers.Readers, "active", all_of_them)
+
+
+# What callers are told
+
+
+@plants(9)
+def what_may_be_there_told_as_not_done(patch: Patch) -> None:
+    """Chunks of a broken writer, whose extent is not sealed yet."""
+
+    def plainly(line: Any, error: Any) -> None:
+        for item in line.items:
+            item.unsure = False
+        fail(line, error)
+
+    fail = lines._fail
+    patch(lines, "_fail", plainly)
+
+
+@plants(1, 11)
+def read_past_the_first_gap(patch: Patch) -> None:
+    def whatever_follows(blocks: Any, number: int) -> Any:
+        return [block for block in blocks if block.end > number or (block.end == number and not block.count)]
+
+    patch(rows, "unbroken", whatever_follows)
+
+
+# Finding seeds
+
+
+def seeds_of(name: str) -> list[int]:
+    found: list[int] = json.loads(SEEDS.read_text()).get(name, []) if SEEDS.exists() else []
+    return found
+
+
+def found_at(plant: Plant, seed: int) -> bool:
+    with planted(plant):
+        try:
+            result = one("log", seed)
+        except Exception:  # a plant may break the run itself; that is not how it should be found
+            return False
+    return any(violation.promise in plant.promises for violation in result.violations)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--upto", type=int, default=400)
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    known = {plant.name: seeds_of(plant.name) for plant in PLANTS}
+    for plant in PLANTS:
+        if arguments.names and plant.name not in arguments.names:
+            continue
+        seeds: list[int] = []
+        before = dict.fromkeys((*known[plant.name], *range(1, arguments.upto + 1)))  # what found it before comes first
+        for seed in before:
+            if found_at(plant, seed) and not one("log", seed).violations:
+                seeds.append(seed)
+                if len(seeds) == WANTED:
+                    break
+        print(plant.name, seeds or "NOT FOUND", flush=True)
+        known[plant.name] = seeds
+        SEEDS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
