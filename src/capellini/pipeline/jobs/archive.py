@@ -1,0 +1,135 @@
+"""`archive`: a log queue into tables by queue and day, each message exactly once.
+
+    queue ──▶ micro-batches ──▶ Delta     a batch is one transaction, named by query and number: known if it comes again
+                            ──▶ Parquet   PATH/queue=…/day=…/batch=…/: a batch that comes again replaces its own folders
+
+    columns   extent number put_at body attributes · queue day (and batch)
+
+Work and timed queues have no positions to go on from: `snapshot` writes what is in them now, as of one day and time.
+Retention drops whole days; compaction makes large files of small ones, and is Delta's.
+"""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from capellini.model.errors import Invalid, WrongKind
+from capellini.pipeline.jobs.load import record_of
+from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run
+from capellini.pipeline.source.asking import FAIL, MAX_ROWS
+from capellini.pipeline.source.data import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMS: Final = ("parquet", "delta")
+COLUMNS: Final = "queue,generation,extent,number,put_at,body,attributes"
+QUERY: Final = "sql.streaming.queryId"
+
+
+class Archive(msgspec.Struct, frozen=True):
+    at: str
+    queue: str
+    path: str
+    checkpoint: str
+    form: str = "parquet"
+    once: bool = True
+    missing: str = FAIL
+    max_rows: int = MAX_ROWS
+    task_rows: int | None = None
+    reads_per_s: float | None = None
+
+
+def archive(spark: SparkSession, wanted: Archive, say: Say = lambda rows: None) -> Summary:
+    """Raises Invalid, NotFound, WrongKind, Unavailable (retention was faster), or what Spark says."""
+    record = record_of(wanted.at, wanted.queue)
+    if record.kind != "log":
+        raise WrongKind(f"{wanted.queue} is a {record.kind} queue: take a snapshot of it instead")
+    if wanted.form not in FORMS:
+        raise Invalid(f"{wanted.form!r} is no form of an archive: use {', '.join(FORMS)}")
+    claim(
+        wanted.checkpoint,
+        {"job": "archive", "queue": wanted.queue, "generation": record.generation, "path": wanted.path,
+         "form": wanted.form},
+    )  # fmt: skip
+    register(spark)
+    options = {
+        "at": wanted.at, "queue": wanted.queue, "columns": COLUMNS, "missing": wanted.missing,
+        "max_rows": str(wanted.max_rows),
+    }  # fmt: skip
+    if wanted.task_rows is not None:
+        options["task_rows"] = str(wanted.task_rows)
+    if wanted.reads_per_s is not None:
+        options["reads_per_s"] = repr(wanted.reads_per_s)
+    with plainly():
+        rows = spark.readStream.format("capellini").options(**options).load()
+    dated = rows.selectExpr("*", "date_format(put_at, 'yyyy-MM-dd') AS day")
+    return run(spark, dated.writeStream.foreachBatch(_writing(wanted)), wanted.checkpoint, wanted.once, say)
+
+
+def _writing(wanted: Archive) -> Callable[[DataFrame, int], None]:
+    def write(rows: DataFrame, number: int) -> None:
+        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY)
+        if not query:
+            raise Invalid("Spark does not say which query this batch is of: nothing was written")
+        if wanted.form == "delta":
+            known = {"txnAppId": query, "txnVersion": str(number)}
+            rows.write.format("delta").mode("append").partitionBy("queue", "day").options(**known).save(wanted.path)
+            return
+        named = rows.selectExpr("*", f"'{query}-{number:08d}' AS batch")
+        replace: dict[str, Any] = {"partitionOverwriteMode": "dynamic"}
+        named.write.mode("overwrite").partitionBy("queue", "day", "batch").options(**replace).parquet(wanted.path)
+
+    return write
+
+
+def snapshot(spark: SparkSession, wanted: Archive) -> int:
+    """What is in a queue of any kind now, as one more part of the archive: PATH/queue=…/taken_at=…; how many."""
+    register(spark)
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    options = {"at": wanted.at, "queue": wanted.queue, "columns": "*"}
+    if wanted.reads_per_s is not None:
+        options["reads_per_s"] = repr(wanted.reads_per_s)
+    with plainly():
+        rows = spark.read.format("capellini").options(**options).load().selectExpr("*", f"'{now}' AS taken_at")
+        rows.write.format(wanted.form).mode("append").partitionBy("queue", "taken_at").save(wanted.path)
+        taken = spark.read.format(wanted.form).load(wanted.path)
+        return int(taken.where(f"queue = '{wanted.queue}' AND taken_at = '{now}'").count())
+
+
+def read_archive(spark: SparkSession, path: str) -> DataFrame:
+    """An archive as a table."""
+    return spark.read.format(form_of(path)).load(path)
+
+
+def form_of(path: str) -> str:
+    return "delta" if (Path(path) / "_delta_log").is_dir() else "parquet"
+
+
+def drop_days(spark: SparkSession, path: str, before: datetime.date) -> list[str]:
+    """Retention: days before that one go as a whole; which. The archive must not be written meanwhile."""
+    if form_of(path) == "delta":
+        old = read_archive(spark, path).where(f"day < '{before}'").select("day").distinct()
+        days = [str(row[0]) for row in old.collect()]
+        if days:
+            spark.sql(f"DELETE FROM delta.`{path}` WHERE day < '{before}'")
+        return sorted(days)
+    gone = []
+    for folder in sorted(Path(path).glob("queue=*/day=*")):
+        if folder.name.removeprefix("day=") < before.isoformat():
+            shutil.rmtree(folder)
+            gone.append(folder.name.removeprefix("day="))
+    return sorted(set(gone))
+
+
+def compact(spark: SparkSession, path: str) -> None:
+    """Small files become large ones, in one transaction. Raises Invalid for Parquet, which has none."""
+    if form_of(path) != "delta":
+        raise Invalid("only an archive in Delta can be compacted: Parquet has no transactions")
+    spark.sql(f"OPTIMIZE delta.`{path}`")

@@ -1,0 +1,90 @@
+"""`dead-letters`: the letters of a queue in groups, the biggest first, with samples.
+
+    dead letters (a work queue) ──▶ origin, shape, attributes ──▶ groups: how many, since when, samples
+
+The shape of a JSON object is the names of its fields; of anything else its beginning, with numbers made alike. Letters
+of one bug mostly share it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from capellini.model.errors import Invalid
+from capellini.pipeline.jobs.load import record_of
+from capellini.pipeline.jobs.running import plainly
+from capellini.pipeline.source.data import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SHAPE_CHARS: Final = 40  # of a body that is no JSON
+SAMPLE_CHARS: Final = 200
+SAMPLES: Final = 3
+BY: Final = ("origin", "shape", "attributes")
+
+
+class Letters(msgspec.Struct, frozen=True):
+    """`queue`: the queue whose dead letters they are, or the dead letters themselves."""
+
+    at: str
+    queue: str
+    by: tuple[str, ...] = BY
+    ignore: tuple[str, ...] = ()  # attributes that tell nothing, as request ids
+    top: int = 20
+    reads_per_s: float | None = None
+
+
+def letters_of(at: str, queue: str) -> str:
+    """The queue that has them."""
+    record = record_of(at, queue)
+    return record.options.dead_letters or queue
+
+
+def groups(spark: SparkSession, wanted: Letters) -> DataFrame:
+    """The biggest groups: count, the columns of `by`, first_at, last_at, deliveries, samples. Raises Invalid."""
+    if wrong := [name for name in wanted.by if name not in BY]:
+        raise Invalid(f"letters cannot be grouped by {wrong[0]!r}: use {', '.join(BY)}")
+    register(spark)
+    options = {
+        "at": wanted.at, "queue": letters_of(wanted.at, wanted.queue),
+        "columns": "id,put_at,body,attributes,deliveries,origin",
+    }  # fmt: skip
+    if wanted.reads_per_s is not None:
+        options["reads_per_s"] = repr(wanted.reads_per_s)
+    with plainly():
+        rows = spark.read.format("capellini").options(**options).load()
+        return grouped(rows, wanted)
+
+
+def grouped(rows: DataFrame, wanted: Letters) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    keys = "json_object_keys(text)"  # null where it is no object
+    plain = f"regexp_replace(substr(text, 1, {SHAPE_CHARS}), '[0-9]+', 'N')"
+    named = f"concat('{{', concat_ws(', ', array_sort({keys})), '}}')"
+    ignored = ", ".join(f"'{name}'" for name in wanted.ignore) or "''"
+    told = (
+        rows.selectExpr("*", "string(body) AS text")
+        .withColumn("shape", f.expr(f"if({keys} IS NULL, {plain}, {named})"))
+        .withColumn("origin", f.expr("split_part(coalesce(origin, ''), '/', 1)"))
+        .withColumn(
+            "attributes",
+            f.expr(
+                "to_json(map_from_entries(array_sort(map_entries(map_filter("
+                f"coalesce(attributes, map()), (name, value) -> name NOT IN ({ignored}))))))"
+            ),
+        )
+    )
+    samples = f"slice(collect_list(struct(id, substr(text, 1, {SAMPLE_CHARS}) AS body)), 1, {SAMPLES}) AS samples"
+    return (
+        told.groupBy(*wanted.by)
+        .agg(
+            f.expr("count(*) AS letters"), f.expr("min(put_at) AS first_at"), f.expr("max(put_at) AS last_at"),
+            f.expr("max(deliveries) AS deliveries"), f.expr(samples),
+        )
+        .orderBy("letters", *wanted.by, ascending=[False] + [True] * len(wanted.by))
+        .limit(wanted.top)
+    )

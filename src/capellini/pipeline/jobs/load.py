@@ -1,0 +1,175 @@
+"""`load`: files into a queue, and a queue into files.
+
+    files ──▶ rows ──▶ body, attributes, key, due_at ──▶ queue       each file once, whatever is killed
+    queue ──▶ rows ──▶ files                                         all that is there now
+
+What becomes the body: the column `body` (or the one that is named); of JSON lines and text the line itself; of anything
+else the whole row, as JSON. Columns `attributes` (a map of text), `key` and `due_at` are taken along where the queue
+has use for them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from capellini.model.errors import Conflict, Invalid, NotFound
+from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run
+from capellini.pipeline.source.data import register
+from capellini.pipeline.source.reach import Record, reached
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FORMS: Final = ("parquet", "json", "csv", "text")
+BATCH_BYTES: Final = str(1 << 30)  # of files in one micro-batch: what is lost by a kill is done again in a minute
+ENDS: Final = {
+    ".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".txt": "text",
+}  # fmt: skip
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Files at `path` (a folder, a file or a pattern) into a queue."""
+
+    path: str
+    at: str
+    queue: str
+    checkpoint: str
+    form: str = ""  # empty: by the names of the files
+    body: str = ""  # the column that is put; empty: see above
+    once: bool = True  # False: go on, and load files as they come
+    per_s: float | None = None
+
+
+def load(spark: SparkSession, wanted: Load, say: Say = lambda rows: None) -> Summary:
+    """Raises Invalid, NotFound, WrongKind, or what putting raises."""
+    record = record_of(wanted.at, wanted.queue)
+    form = wanted.form or form_of(wanted.path)
+    if form not in FORMS:
+        raise Invalid(f"{form!r} is no form of files: use {', '.join(FORMS)}")
+    claim(
+        wanted.checkpoint,
+        {"job": "load", "path": wanted.path, "queue": wanted.queue, "generation": record.generation, "form": form,
+         "body": wanted.body, "paced": wanted.per_s is not None},
+    )  # fmt: skip
+    register(spark)
+    with plainly():
+        rows = _messages(_files(spark, wanted.path, form, bool(wanted.body)), form, wanted.body, record.kind)
+    return run(spark, sink(rows, wanted.at, wanted.queue, wanted.per_s), wanted.checkpoint, wanted.once, say)
+
+
+def sink(rows: DataFrame, at: str, queue: str, per_s: float | None) -> Any:
+    """A stream into a queue. At a rate it runs in one part: that is what the rate is of."""
+    options = {"at": at, "queue": queue}
+    if per_s is not None:
+        rows, options["per_s"] = rows.coalesce(1), repr(per_s)
+    return rows.writeStream.format("capellini").options(**options)
+
+
+def record_of(at: str, queue: str) -> Record:
+    """Raises NotFound, CannotOpen, Unavailable."""
+    import asyncio
+
+    async def look() -> Record:
+        async with reached(at) as reach:
+            return await reach.record(queue)
+
+    return asyncio.run(look())
+
+
+def form_of(path: str) -> str:
+    """By the end of the name, or of the first file that is there. Raises NotFound or Invalid."""
+    place = Path(path)
+    names = [path] if place.suffix in ENDS or not place.is_dir() else sorted(map(str, place.rglob("*")))
+    for name in names:
+        if Path(name).suffix in ENDS:
+            return ENDS[Path(name).suffix]
+    if "*" not in path and "://" not in path and not place.exists():
+        raise NotFound(f"there is nothing at {path}")
+    raise Invalid(f"the form of {path} cannot be told by its name: say which of {', '.join(FORMS)}")
+
+
+def _files(spark: SparkSession, path: str, form: str, parsed: bool) -> DataFrame:
+    lines = form == "text" or (form == "json" and not parsed)
+    read = spark.readStream.option("maxBytesPerTrigger", BATCH_BYTES)
+    if lines:
+        return read.text(path).where("length(value) > 0")
+    header = {"header": "true"} if form == "csv" else {}
+    schema: StructType = spark.read.format(form).options(**header).load(path).schema
+    return read.format(form).options(**header).schema(schema).load(path)
+
+
+def _messages(rows: DataFrame, form: str, body: str, kind: str) -> DataFrame:
+    """The columns that the sink takes. Raises Invalid."""
+    types = dict(rows.dtypes)
+    if body and body not in types:
+        raise Invalid(f"there is no column {body!r} in the files: there are {', '.join(types)}")
+    column = body or ("value" if list(types) == ["value"] else "body" if "body" in types else "")
+    if not column:
+        return rows.selectExpr("to_json(struct(*)) AS body")
+    text = types[column] in ("binary", "string")
+    taken = [f"`{column}` AS body" if text else f"to_json(struct(`{column}`)) AS body"]
+    if types.get("attributes") == "map<string,string>":
+        taken.append("attributes")
+    if kind != "log" and types.get("key") == "string":
+        taken.append("`key`")
+    if kind == "timed" and types.get("due_at") == "timestamp":
+        taken.append("due_at")
+    return rows.selectExpr(*taken)
+
+
+class Unload(msgspec.Struct, frozen=True):
+    """A queue's messages, as they are now, into files at `path`."""
+
+    at: str
+    queue: str
+    path: str
+    form: str = "parquet"
+    columns: str = "*"
+    since: str = ""
+    until: str = ""
+    reads_per_s: float | None = None
+
+
+def unload(spark: SparkSession, wanted: Unload) -> int:
+    """How many were written. What a killed run left is replaced; what is complete is not. Raises Conflict."""
+    if wanted.form not in FORMS:
+        raise Invalid(f"{wanted.form!r} is no form of files: use {', '.join(FORMS)}")
+    mode = "errorifexists"
+    place = Path(wanted.path)
+    if place.exists():
+        if (place / "_SUCCESS").exists() or any(each.name != "_temporary" for each in place.iterdir()):
+            raise Conflict(f"{wanted.path} is there already: name another folder, or remove it")
+        mode = "overwrite"  # a run that was killed
+    register(spark)
+    options = {"at": wanted.at, "queue": wanted.queue, "columns": wanted.columns}
+    options |= {name: value for name, value in (("since", wanted.since), ("until", wanted.until)) if value}
+    if wanted.reads_per_s is not None:
+        options["reads_per_s"] = repr(wanted.reads_per_s)
+    with plainly():
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        seen = Observation()
+        rows = spark.read.format("capellini").options(**options).load().observe(seen, f.count(f.lit(1)).alias("rows"))
+        _shaped(rows, wanted.form).write.mode(mode).format(wanted.form).save(wanted.path)
+        return int(seen.get["rows"])
+
+
+def _shaped(rows: DataFrame, form: str) -> DataFrame:
+    """As that form can hold it: text files have the body alone, the others have it as text, Parquet as it is. Other
+    bytes are written as hexadecimal digits."""
+    if form == "parquet":
+        return rows
+    if form == "text":
+        return rows.selectExpr("string(body) AS value")
+    flat = [
+        f"to_json({name}) AS {name}" if form == "csv" and type.startswith("map") else
+        f"string({name}) AS {name}" if name == "body" else
+        f"hex({name}) AS {name}" if type == "binary" else name
+        for name, type in rows.dtypes
+    ]  # fmt: skip
+    return rows.selectExpr(*flat)

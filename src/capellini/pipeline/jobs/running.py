@@ -1,0 +1,159 @@
+"""How every streaming job runs: started, watched, summed up, and safe to kill.
+
+    checkpoint ──▶ micro-batch n: what is in it is written down before it begins, so that it can be repeated
+               ──▶ done: written down, too; a killed job begins again with the batch that was not
+
+What makes a repeated batch harmless is the target's business: the sink recognises its chunks and keys, the archive
+replaces what the batch had written. Both need that a batch comes in the same parts with the same rows in the same
+order. Sources are replayed exactly; files are cut by the settings below, which are fixed for that reason, and written
+down in the checkpoint together with what the job is: a checkpoint is not for another job.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from capellini.model.errors import CapelliniError, Conflict, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+# How files are cut into tasks: with these alone, whatever the machine. Changing them makes old checkpoints useless.
+CUT: Final = {
+    "spark.sql.files.maxPartitionBytes": str(32 * 1024 * 1024),
+    "spark.sql.files.openCostInBytes": str(1024 * 1024),
+    "spark.sql.files.minPartitionNum": "8",
+}
+NOTE: Final = "capellini.json"
+LOOK_S: Final = 1  # how often a running job is looked at
+EVERY_S: Final = 10.0  # between micro-batches of a job that goes on
+FROM_A_TASK: Final = re.compile(r"capellini\.model\.errors\.(\w+): ([^\n]+)")
+PYTHON_ERROR: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit): ")
+
+Say = Callable[[int], None]
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What one run of a job has done; rows of batches that were repeated are counted again."""
+
+    rows: int
+    batches: int
+    took_s: float
+
+    @property
+    def per_s(self) -> float:
+        return self.rows / self.took_s if self.took_s else 0.0
+
+
+@contextmanager
+def cut_as_ever(spark: SparkSession) -> Iterator[None]:
+    """The session with CUT while a job is started: a started stream has settings of its own."""
+    before = {name: spark.conf.get(name, None) for name in CUT}
+    for name, value in CUT.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, was in before.items():
+            if was is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, was)
+
+
+def claim(checkpoint: str, what: Mapping[str, Any]) -> None:
+    """The checkpoint is of this job. Raises Conflict when it is another's. Only for folders of this machine: elsewhere
+    it is up to whoever names it."""
+    if "://" in checkpoint and not checkpoint.startswith("file:"):
+        return
+    folder = Path(checkpoint.removeprefix("file://").removeprefix("file:"))
+    note = folder / NOTE
+    mine = {**what, "cut": CUT}
+    if note.exists():
+        there = msgspec.json.decode(note.read_bytes())
+        if there != msgspec.json.decode(msgspec.json.encode(mine)):
+            changed = next(name for name in (*mine, *there) if there.get(name) != mine.get(name))
+            raise Conflict(
+                f"checkpoint {checkpoint} is of another job: its {changed} is {there.get(changed)!r}, "
+                f"not {mine.get(changed)!r}. Use another one"
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = note.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(mine))
+    fresh.replace(note)
+
+
+def run(
+    spark: SparkSession, writer: DataStreamWriter, checkpoint: str, once: bool, say: Say = lambda rows: None
+) -> Summary:
+    """Until all that there was at the beginning is done (`once`), or until it is interrupted. Raises what failed."""
+    began_s = time.monotonic()
+    trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{EVERY_S:g} seconds"}
+    counts: dict[int, int] = {}
+    with plainly():
+        with cut_as_ever(spark):
+            query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
+        try:
+            while not query.awaitTermination(LOOK_S):
+                _heard(query, counts, say)
+            _heard(query, counts, say)
+        except KeyboardInterrupt:
+            _heard(query, counts, say)
+        finally:
+            query.stop()
+    return Summary(sum(counts.values()), len(counts), time.monotonic() - began_s)
+
+
+def _heard(query: StreamingQuery, counts: dict[int, int], say: Say) -> None:
+    for progress in query.recentProgress:
+        rows = int(progress.numInputRows)
+        if rows and progress.batchId not in counts:
+            counts[progress.batchId] = rows
+            say(rows)
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """What our own code raised in a task or on the way comes out as that; Spark wraps it in pages of text."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise (said(str(error)) or Unavailable(_line(str(error)))) from error
+
+
+def said(text: str) -> CapelliniError | None:
+    """Our own error within a text of Spark's; the last one is its cause."""
+    found = FROM_A_TASK.findall(text)
+    if not found:
+        return None
+    kind, says = found[-1]
+    for each in _kinds(CapelliniError):
+        if each.__name__ == kind:
+            return each(says.strip())
+    return None
+
+
+def _kinds(root: type[CapelliniError]) -> Iterator[type[CapelliniError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _kinds(child)
+
+
+def _line(text: str) -> str:
+    """What a person needs of a page of Spark's: the error that ended Python, or the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if PYTHON_ERROR.match(line)] if "Traceback" in text else []
+    return (python or lines or ["Spark failed without saying why"])[-1 if python else 0][:300]

@@ -1,0 +1,127 @@
+"""What the journal says about each queue and hour, as small tables.
+
+    journal ──▶ rates      events by kind                    sums of counts, one pass
+            ──▶ waits      put to first delivery, put to ack: quantiles, by the hour of the put
+            ──▶ depth      what was put and not finished at the end of each hour
+            ──▶ poison     the messages that were delivered most often
+    archive ──▶ attributes the most frequent values           (only if one is named: the journal has none)
+
+Runs of ids are spread out for the waits alone, which need single lives; they are gathered again at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+KINDS: Final = ("put", "delivered", "acked", "nacked", "dead", "expired", "cancelled")
+QUANTILES: Final = (0.5, 0.95, 0.99)
+TOP: Final = 20
+_HOUR: Final = "date_trunc('hour', timestamp_seconds({}))"
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Rows as dictionaries, hours as text, in order of queue and hour."""
+
+    hours: list[dict[str, Any]]  # rates and depth
+    waits: list[dict[str, Any]]
+    poison: list[dict[str, Any]]
+    attributes: list[dict[str, Any]]
+
+
+def report(journal: DataFrame, archive: DataFrame | None = None) -> Report:
+    events = journal.where("queue <> ''").persist()
+    try:
+        return Report(
+            _rows(hours(events), "queue", "hour"),
+            _rows(waits(events), "queue", "hour"),
+            _rows(poison(events)),
+            [] if archive is None else _rows(attributes(archive)),
+        )
+    finally:
+        events.unpersist()
+
+
+def _rows(frame: DataFrame, *order: str) -> list[dict[str, Any]]:
+    table = (frame.orderBy(*order) if order else frame).toArrow()
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def _count(kind: str) -> str:
+    return f"sum(if(kind = '{kind}', coalesce(`count`, 1), 0)) AS {kind}"
+
+
+def hours(events: DataFrame) -> DataFrame:
+    """Events by kind, redeliveries, and depth at the end of the hour."""
+    from pyspark.sql import functions as f
+
+    again = "sum(if(kind = 'delivered' AND version > 1, coalesce(`count`, 1), 0)) AS redelivered"
+    counted = (
+        events.selectExpr("*", f"string({_HOUR.format('at')}) AS hour")
+        .groupBy("queue", "hour")
+        .agg(*(f.expr(_count(kind)) for kind in KINDS), f.expr(again))
+    )
+    ended = "put - acked - dead - expired - cancelled"
+    return counted.selectExpr("*", f"sum({ended}) OVER (PARTITION BY queue ORDER BY hour) AS depth")
+
+
+def lives(events: DataFrame) -> DataFrame:
+    """A row for each message: when it was put, first delivered and acked, and how often it was delivered."""
+    from pyspark.sql import functions as f
+
+    single = "if(`first` IS NULL, array(id), transform(sequence(`first`, `first` + `count` - 1), n -> string(n)))"
+    spread = events.where("`first` IS NOT NULL OR id IS NOT NULL").select(
+        "queue", "generation", "kind", "at", "version", f.explode(f.expr(single)).alias("message")
+    )
+    return spread.groupBy("queue", "generation", "message").agg(
+        f.expr("min(if(kind = 'put', at, NULL)) AS put_s"),
+        f.expr("min(if(kind = 'delivered', at, NULL)) AS taken_s"),
+        f.expr("max(if(kind = 'acked', at, NULL)) AS done_s"),
+        f.expr("max(if(kind = 'delivered', version, 0)) AS deliveries"),
+    )
+
+
+def waits(events: DataFrame) -> DataFrame:
+    """Seconds from put to first delivery and to ack: quantiles by the hour of the put."""
+    from pyspark.sql import functions as f
+
+    wanted = ", ".join(map(str, QUANTILES))
+    quantiles = (
+        lives(events)
+        .where("put_s IS NOT NULL")
+        .withColumn("hour", f.expr(f"string({_HOUR.format('put_s')})"))
+        .selectExpr("queue", "hour", "taken_s - put_s AS wait", "done_s - put_s AS life")
+        .groupBy("queue", "hour")
+        .agg(
+            f.expr(f"percentile_approx(wait, array({wanted})) AS wait"),
+            f.expr(f"percentile_approx(life, array({wanted})) AS life"),
+        )
+    )
+    names = [f"{what}_p{round(rank * 100)}" for what in ("wait", "life") for rank in QUANTILES]
+    picked = [f"{name.partition('_')[0]}[{at % len(QUANTILES)}] AS {name}" for at, name in enumerate(names)]
+    return quantiles.selectExpr("queue", "hour", *picked)
+
+
+def poison(events: DataFrame) -> DataFrame:
+    """The messages that were delivered most often, and more than once."""
+    return (
+        lives(events)
+        .where("deliveries > 1")
+        .selectExpr("queue", "generation", "message", "deliveries", "done_s IS NOT NULL AS acked")
+        .orderBy("deliveries", "queue", "message", ascending=[False, True, True])
+        .limit(TOP)
+    )
+
+
+def attributes(archive: DataFrame) -> DataFrame:
+    """The most frequent values of attributes, by queue."""
+    from pyspark.sql import functions as f
+
+    pairs = archive.select("queue", f.explode("attributes").alias("attribute", "value"))
+    counted = pairs.groupBy("queue", "attribute", "value").count()
+    return counted.orderBy("count", "queue", "attribute", "value", ascending=[False, True, True, True]).limit(TOP)

@@ -1,0 +1,1 @@
+"""From Spark into queues: idempotent puts, whatever is retried."""

@@ -1,0 +1,100 @@
+"""The data source `capellini`: queues as tables and streams of Spark, both ways.
+
+    register(spark)
+    spark.read.format("capellini").options(at="http://127.0.0.1:7411", queue="events").load()
+    spark.readStream.format("capellini").options(at=..., queue="events", max_rows=100_000).load()
+    frame.write.format("capellini").options(at=..., queue="events").mode("append").save()
+    frame.writeStream.format("capellini").options(at=..., queue="events", checkpointLocation=...).start()
+
+Options: asking.py; columns: columns.py. Everything travels as Arrow batches. What is asked for wrongly is said on the
+driver, before anything is read. A frame is what there was when it was first used: load it again to see more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+from capellini.model.errors import Invalid, WrongKind
+from capellini.pipeline.sink.writer import BatchSink, StreamSink
+from capellini.pipeline.source.asking import COUNTERS, Asked, asked_of
+from capellini.pipeline.source.columns import chosen, ddl
+from capellini.pipeline.source.counter_source import CounterReader
+from capellini.pipeline.source.log_source import LogReader, LogStreamReader
+from capellini.pipeline.source.reach import Record, reached
+from capellini.pipeline.source.timed_source import TimedReader
+from capellini.pipeline.source.work_source import WorkReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+NAME = "capellini"
+OF_SPARK = ("checkpointlocation", "queryname", "path")  # options that Spark hands on, and that are not ours
+
+
+def register(spark: SparkSession) -> None:
+    """Before the first use in a session; again does no harm. Sessions that share a context share what is registered."""
+    try:
+        spark.dataSource.register(Capellini)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+class Capellini(DataSource):
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._asked = asked_of({name: each for name, each in options.items() if name.lower() not in OF_SPARK})
+        self._record: Record | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def _found(self) -> Record:
+        if self._record is None:
+            self._record = asyncio.run(_record(self._asked))
+        return self._record
+
+    @property
+    def _kind(self) -> str:
+        return COUNTERS if self._asked.read == COUNTERS else self._found().kind
+
+    def schema(self) -> str:
+        return ddl(self._kind, chosen(self._kind, self._asked.columns))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        if self._kind == COUNTERS:
+            return CounterReader(self._asked)
+        readers: dict[str, type[LogReader | WorkReader | TimedReader]] = {
+            "log": LogReader, "work": WorkReader, "timed": TimedReader
+        }  # fmt: skip
+        return readers[self._kind](self._asked, self._found())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if self._kind != "log":
+            raise WrongKind(f"{self._asked.queue} is a {self._kind} queue: only log queues can be read as streams")
+        return LogStreamReader(self._asked, self._found())
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        return BatchSink(self._asked, self._found(), _appended(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
+        return StreamSink(self._asked, self._found(), _appended(schema, overwrite))
+
+
+def _appended(schema: Any, overwrite: bool) -> list[tuple[str, str]]:
+    """Names and types of the columns. Raises Invalid: a queue only grows."""
+    if overwrite:
+        raise Invalid('a queue cannot be overwritten: use mode("append"), or purge it first')
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+async def _record(asked: Asked) -> Record:
+    async with reached(asked.at) as reach:
+        return await reach.record(asked.queue)

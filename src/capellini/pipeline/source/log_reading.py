@@ -1,0 +1,132 @@
+"""A task that reads part of a log queue: blocks in pages of some megabytes, as Arrow batches.
+
+    page of blocks ──▶ spans (what of each block is wanted) ──▶ a batch of up to BATCH_ROWS messages
+
+Pages are read ahead in a thread, so that a node or a cluster works on the next one while Spark takes the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final
+
+from capellini.pipeline.source.columns import arrow_schema
+from capellini.pipeline.source.extents import Range, gone
+from capellini.pipeline.source.messages import Span, batch_of
+from capellini.pipeline.source.reach import Reach, Record, reached
+from capellini.queues.log.rows import Block, block_in
+from capellini.store.interface import Key, Slice
+from capellini.store.schema import LOG_BLOCKS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PAGE_BYTES: Final = 4 * 1024 * 1024  # about; large enough that asking costs nothing, small enough to keep several
+PAGE_ROWS: Final = 1_000  # blocks at most: what a node gives at once
+FIRST_ROWS: Final = 8  # before it is known how large blocks are
+BATCH_ROWS: Final = 65_536
+BATCH_BYTES: Final = 16 * 1024 * 1024
+
+
+def read_ranges(
+    at: str, record: Record, ranges: Sequence[Range], columns: tuple[str, ...], reads_per_s: float | None
+) -> Iterator[pa.RecordBatch]:
+    """The messages of these ranges, as columns. Raises what `gone` makes when some are there no more."""
+    schema = arrow_schema("log", columns)
+    spans: list[Span] = []
+    of, rows, size = "", 0, 0
+
+    def made() -> pa.RecordBatch:
+        same = {"queue": record.name, "generation": record.generation, "extent": of}
+        return batch_of(spans, schema, same)
+
+    for wanted, block in ahead(at, record, ranges, reads_per_s):
+        if spans and (wanted.extent != of or rows >= BATCH_ROWS or size >= BATCH_BYTES):
+            yield made()
+            spans, rows, size = [], 0, 0
+        of = wanted.extent
+        span = Span(max(block.first, wanted.first), min(block.end, wanted.end), block.put_ms, block.chunks, block.first)
+        spans.append(span)
+        rows, size = rows + span.end - span.first, size + len(block.chunks)
+    if spans:
+        yield made()
+
+
+def ahead(
+    at: str, record: Record, ranges: Sequence[Range], reads_per_s: float | None
+) -> Iterator[tuple[Range, Block]]:
+    """The blocks of some ranges, one page read ahead of whoever takes them."""
+    with ThreadPoolExecutor(1) as thread, asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        reach = thread.submit(runner.run, stack.enter_async_context(reached(at, reads_per_s))).result()
+        try:
+            pages = _all_pages(reach, record, ranges)
+            coming = thread.submit(runner.run, _next(pages))
+            while (page := coming.result()) is not None:
+                coming = thread.submit(runner.run, _next(pages))
+                yield from ((page[0], block) for block in page[1])
+        finally:
+            _closed(thread, runner, stack)
+
+
+def _closed(thread: ThreadPoolExecutor, runner: asyncio.Runner, stack: AsyncExitStack) -> None:
+    closing: Future[None] = thread.submit(runner.run, stack.aclose())
+    closing.result()
+
+
+Page = tuple[Range, list[Block]]
+
+
+async def _next(pages: AsyncIterator[Page]) -> Page | None:
+    return await anext(pages, None)
+
+
+async def _all_pages(reach: Reach, record: Record, ranges: Sequence[Range]) -> AsyncIterator[Page]:
+    for wanted in ranges:
+        async for page in _pages(reach, record, wanted):
+            yield wanted, page
+
+
+async def _pages(reach: Reach, record: Record, wanted: Range) -> AsyncIterator[list[Block]]:
+    partition: Key = (record.name, record.generation, wanted.extent)
+    number, rows = wanted.first, FIRST_ROWS
+    after = await _before(reach, partition, number)
+    while number < wanted.end:
+        bounds = Slice(LOG_BLOCKS, partition, after=after, end=(wanted.end,), limit=rows)
+        page = await reach.rows.read(bounds)
+        blocks = [block_in(row) for row in page.rows]
+        found = []
+        for block in blocks:
+            if block.end <= number:
+                continue
+            if block.first > number:
+                raise await gone(reach, record, wanted.extent, number)
+            found.append(block)
+            number = block.end
+        if found:
+            yield found
+        if number < wanted.end and not page.more:
+            raise await gone(reach, record, wanted.extent, number)
+        if blocks:
+            after = (blocks[-1].first, blocks[-1].block)
+            mean = sum(len(block.chunks) for block in blocks) // len(blocks) + 1
+            rows = max(1, min(PAGE_ROWS, PAGE_BYTES // mean))
+
+
+async def _before(reach: Reach, partition: Key, number: int) -> Key | None:
+    """The key after which the block with that message comes; None: the first of all. Empty blocks share their `first`
+    with the one behind, so that the last one that begins before is looked for, and the one before it."""
+    if not number:
+        return None
+    before = Slice(LOG_BLOCKS, partition, end=(number + 1,), limit=8, reverse=True, columns=("count",))
+    page = await reach.rows.read(before)
+    for row in page.rows:
+        first, block = row.key
+        count = row.values["count"]
+        assert isinstance(first, int) and isinstance(count, int) and isinstance(block, int)
+        if first + count <= number:
+            return (first, block)
+    return None

@@ -1,0 +1,201 @@
+"""A log queue as a table and as a stream: what is planned on the driver, what each task reads.
+
+    table    every extent 0 .. top, less what `since` and `until` rule out, cut into tasks
+    stream   offset = {generation, extents: {name: next number}, done: [names of those that were read to their ends]};
+             a micro-batch is what lies between two offsets
+
+Extents are append-only and numbered, so that a batch between two offsets is the same whenever it is read: a replayed
+micro-batch has the same rows, in the same tasks, in the same order. An offset names the extents that are still on the
+list; one that retention dropped leaves it, if it had been read to its end. If not, that is an error, unless `missing`
+says to go on with the oldest there is.
+
+Filters are not pushed down by Spark's own call for it: Spark 4.2 keeps a pushed filter with the frame it was loaded as,
+and applies it to later queries of that frame that have none. `since` and `until` narrow what is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from capellini.model.address import RocksAddress, parse
+from capellini.model.errors import Invalid, NotFound, Unavailable
+from capellini.model.log import EARLIEST, LATEST
+from capellini.pipeline.source.asking import FAIL, TASK_ROWS, Asked
+from capellini.pipeline.source.columns import chosen
+from capellini.pipeline.source.extents import Known, Range, first_since, grouped, listed
+from capellini.pipeline.source.log_reading import read_ranges
+from capellini.pipeline.source.reach import Reach, Record, reached
+from capellini.queues.log.extents import OPEN
+
+FOLDER_TASKS: Final = 1  # for each core: whoever opens a folder reads its log first, up to 128 MB
+
+Offset = dict[str, Any]
+
+
+class Task(InputPartition):
+    """What travels to where it is read."""
+
+    def __init__(self, record: Record, ranges: tuple[Range, ...]) -> None:
+        super().__init__(None)
+        self.record, self.ranges = record, ranges
+
+
+async def ranges_of(reach: Reach, record: Record, since_ms: int | None, until_ms: int | None) -> list[Range]:
+    """What there is now of messages that were put at `since_ms` or later, and before `until_ms`."""
+    found: list[Range] = []
+    for known in await listed(reach, record):
+        if known.dropped:
+            continue
+        first = 0 if since_ms is None else await first_since(reach, record, known, since_ms)
+        end = known.top if until_ms is None else await first_since(reach, record, known, until_ms)
+        if first < end:
+            found.append(Range(known.name, first, end))
+    return found
+
+
+class LogReader(DataSourceReader):
+    def __init__(self, asked: Asked, record: Record) -> None:
+        self._asked, self._record = asked, record
+        self._columns = chosen("log", asked.columns)
+
+    def partitions(self) -> list[InputPartition]:
+        ranges = asyncio.run(_planned(self._asked, self._record))
+        rows = self._asked.task_rows
+        if isinstance(parse(self._asked.at), RocksAddress) and rows == TASK_ROWS:  # opening it costs: few tasks
+            rows = max(rows, -(-sum(each.rows for each in ranges) // (FOLDER_TASKS * (os.cpu_count() or 1))))
+        return [Task(self._record, each) for each in grouped(ranges, rows)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_task(self._asked, self._columns, partition)
+
+
+async def _planned(asked: Asked, record: Record) -> list[Range]:
+    async with reached(asked.at, asked.reads_per_s) as reach:
+        return await ranges_of(reach, record, asked.since_ms, asked.until_ms)
+
+
+def read_task(asked: Asked, columns: tuple[str, ...], task: InputPartition) -> Iterator[Any]:
+    if isinstance(task, Task):  # Spark makes an empty one where there is nothing to read
+        yield from read_ranges(asked.at, task.record, task.ranges, columns, asked.reads_per_s)
+
+
+# ---- streams
+
+
+def fresh_offset(generation: int, known: list[Known], starts: dict[str, int]) -> Offset:
+    return {"generation": generation, "extents": {each.name: starts.get(each.name, 0) for each in known}, "done": []}
+
+
+def next_offset(start: Offset, known: list[Known], max_rows: int | None, missing: str) -> Offset:
+    """How far the next micro-batch goes: oldest extents first, at most so many messages. Raises Unavailable when
+    something was dropped before it was read."""
+    reads: dict[str, int] = dict(start["extents"])
+    there = {each.name: each for each in known}
+    for name, next_number in reads.items():
+        if name in start["done"]:
+            continue
+        now = there.get(name)
+        if (now is None or (now.dropped and next_number < now.top)) and missing == FAIL:
+            raise Unavailable(
+                f"extent {name} was dropped by retention before all of it was read (next was {next_number}): "
+                "read from the oldest there is with the option missing=oldest, or from a new checkpoint"
+            )
+    extents: dict[str, int] = {}
+    left = max_rows
+    for each in known:
+        first = reads.get(each.name, 0)
+        if each.dropped:
+            continue
+        take = max(0, each.top - first) if left is None else min(max(0, each.top - first), left)
+        left = None if left is None else left - take
+        extents[each.name] = first + take
+    done = [each.name for each in known if each.finished and extents.get(each.name) == each.top]
+    return {"generation": start["generation"], "extents": extents, "done": done}
+
+
+def capped(known: Known, top: int) -> Known:
+    """As if there were no more than that; then it is not finished either."""
+    return known if known.top <= top else msgspec.structs.replace(known, top=top, state=OPEN)
+
+
+def between(start: Offset, end: Offset) -> list[Range]:
+    """What a micro-batch has: a pure function of its offsets."""
+    before = start["extents"]
+    found = [Range(name, before.get(name, 0), stop) for name, stop in sorted(end["extents"].items())]
+    return [each for each in found if each.first < each.end]
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, asked: Asked, record: Record) -> None:
+        self._asked, self._record = asked, record
+        self._columns = chosen("log", asked.columns)
+        self._until: Offset | None = None  # of a trigger that reads what is available now
+        self._latest: Offset | None = None
+
+    def initialOffset(self) -> Offset:
+        return asyncio.run(self._initial())
+
+    async def _initial(self) -> Offset:
+        start = self._asked.start
+        async with reached(self._asked.at) as reach:
+            known = [each for each in await listed(reach, self._record) if not each.dropped]
+            starts: dict[str, int] = {}
+            for each in known:
+                if start == LATEST:
+                    starts[each.name] = each.top
+                elif start != EARLIEST:
+                    starts[each.name] = await first_since(reach, self._record, each, int(start))
+        return fresh_offset(self._record.generation, known, starts)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._asked.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        known = asyncio.run(self._listed())
+        self._until = fresh_offset(self._record.generation, known, {each.name: each.top for each in known})
+
+    async def _listed(self) -> list[Known]:
+        async with reached(self._asked.at) as reach:
+            now = await reach.record(self._record.name)
+            if now.generation != self._record.generation:
+                raise NotFound(f"queue {self._record.name} was purged or made anew: begin with a new checkpoint")
+            return await listed(reach, self._record)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        if start["generation"] != self._record.generation:
+            raise NotFound(
+                f"the checkpoint is of an earlier {self._record.name}, which is gone: begin with a new checkpoint"
+            )
+        known = asyncio.run(self._listed())
+        self._latest = fresh_offset(self._record.generation, known, {each.name: each.top for each in known})
+        if self._until is not None:
+            until = self._until["extents"]
+            known = [capped(each, until[each.name]) for each in known if each.name in until]
+        return next_offset(start, known, _most(limit), self._asked.missing)
+
+    def reportLatestOffset(self) -> Offset | None:
+        return self._latest
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        return [Task(self._record, each) for each in grouped(between(start, end), self._asked.task_rows)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_task(self._asked, self._columns, partition)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing is dropped on it: it comes a batch late, and other readers have a say in that too."""
+
+
+def _most(limit: ReadLimit) -> int | None:
+    if isinstance(limit, ReadMaxRows):
+        return int(limit.max_rows)
+    if isinstance(limit, ReadAllAvailable):
+        return None
+    raise Invalid(f"{type(limit).__name__} is no limit that log queues know")

@@ -1,0 +1,85 @@
+"""Offsets of a stream of a log queue: what a micro-batch has follows from them alone, and nothing is skipped unsaid."""
+
+from __future__ import annotations
+
+import pytest
+
+from capellini.model.errors import Invalid, Unavailable
+from capellini.pipeline.source.asking import asked_of
+from capellini.pipeline.source.extents import Known, Range, grouped
+from capellini.pipeline.source.log_source import between, capped, fresh_offset, next_offset
+
+pytestmark = pytest.mark.spark
+
+
+def known(name: str, top: int, state: str = "open") -> Known:
+    return Known(name, state, top, 0)
+
+
+START = fresh_offset(1, [], {})
+
+
+def test_a_batch_takes_the_oldest_first_and_no_more_than_allowed() -> None:
+    extents = [known("a", 10, "sealed"), known("b", 5)]
+    first = next_offset(START, extents, 12, "fail")
+    assert first["extents"] == {"a": 10, "b": 2} and first["done"] == ["a"]
+    assert between(START, first) == [Range("a", 0, 10), Range("b", 0, 2)]
+    second = next_offset(first, [*extents, known("c", 1)], 12, "fail")
+    assert between(first, second) == [Range("b", 2, 5), Range("c", 0, 1)]
+    assert between(second, next_offset(second, [*extents, known("c", 1)], None, "fail")) == []
+
+
+def test_an_extent_that_was_read_to_its_end_may_go() -> None:
+    read = next_offset(START, [known("a", 10, "sealed"), known("b", 5)], None, "fail")
+    later = next_offset(read, [known("b", 6)], None, "fail")
+    assert later["extents"] == {"b": 6} and between(read, later) == [Range("b", 5, 6)]
+
+
+def test_one_that_was_dropped_at_the_number_that_was_next_is_not_missed() -> None:
+    read = next_offset(START, [known("a", 10)], None, "fail")
+    later = next_offset(read, [known("a", 10, "dropped"), known("b", 1)], None, "fail")
+    assert between(read, later) == [Range("b", 0, 1)]
+
+
+@pytest.mark.parametrize("now", [[known("b", 1)], [known("a", 12, "dropped"), known("b", 1)]])
+def test_what_retention_dropped_unread_is_an_error_unless_told(now: list[Known]) -> None:
+    read = next_offset(START, [known("a", 10)], None, "fail")
+    with pytest.raises(Unavailable, match="dropped by retention before all of it was read"):
+        next_offset(read, now, None, "fail")
+    assert between(read, next_offset(read, now, None, "oldest")) == [Range("b", 0, 1)]
+
+
+def test_what_comes_after_the_beginning_of_a_single_run_is_left_for_the_next() -> None:
+    extent = capped(known("a", 10, "sealed"), 4)
+    offset = next_offset(START, [extent], None, "fail")
+    assert offset["extents"] == {"a": 4} and offset["done"] == []
+
+
+def test_tasks_have_equal_shares_and_small_extents_share_one() -> None:
+    assert grouped([Range("a", 5, 15), Range("b", 0, 3)], 4) == [
+        (Range("a", 5, 9),), (Range("a", 9, 13),), (Range("a", 13, 15), Range("b", 0, 2)), (Range("b", 2, 3),)
+    ]  # fmt: skip
+    small = [Range("a", 0, 3), Range("b", 0, 1), Range("c", 0, 2)]
+    assert grouped(small, 6) == [tuple(small)]
+    assert grouped([], 4) == [] == grouped([Range("a", 2, 2)], 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "say where"),
+        ({"at": "rocks:x", "queue": "q", "colour": "red"}, "no option of capellini"),
+        ({"at": "rocks:x", "queue": "no good"}, "not a queue name"),
+        ({"at": "rocks:x", "queue": "q", "max_rows": "many"}, "max_rows is a number"),
+        ({"at": "rocks:x", "queue": "q", "since": "yesterday"}, "seconds since 1970"),
+        ({"at": "rocks:x", "queue": "q", "missing": "ignore"}, "one of fail, oldest"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, str], says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        asked_of(options)
+
+
+def test_times_are_read_as_people_and_programs_write_them() -> None:
+    asked = asked_of({"at": "rocks:x", "queue": "q", "since": "2030-01-31T08:00:00Z", "until": "1900000000.5"})
+    assert (asked.since_ms, asked.until_ms) == (1_896_076_800_000, 1_900_000_000_500)

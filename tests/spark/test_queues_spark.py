@@ -1,0 +1,253 @@
+"""Queues as tables and streams of Spark: what was put is read, what is written is there once, whatever is repeated."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.nodes import bodies, numbered, serving
+
+from capellini import Client, connect
+from capellini.model.errors import Conflict, Invalid, NotFound, WrongKind
+from capellini.pipeline.jobs.archive import Archive, archive, drop_days, read_archive
+from capellini.pipeline.jobs.load import Load, Unload, load, unload
+from capellini.pipeline.jobs.replay import Replay, counted, replay
+from capellini.pipeline.jobs.running import Summary, plainly
+from capellini.pipeline.source.data import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pipeline") / "store"
+
+
+@pytest.fixture(scope="module")
+def at(folder: Path) -> Iterator[str]:
+    with serving(folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(at: str) -> Iterator[Client[bytes]]:
+    with connect(at) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def spark_here(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
+
+
+def table(spark: SparkSession, at: str, queue: str, **options: Any) -> DataFrame:
+    return spark.read.format("capellini").options(at=at, queue=queue, **options).load()
+
+
+def found(spark: SparkSession, at: str, queue: str) -> list[bytes]:
+    """The bodies of a log queue, sorted."""
+    return sorted(bytes(row["body"]) for row in table(spark, at, queue, columns="body").collect())
+
+
+def write(frame: DataFrame, at: str, queue: str, **options: str) -> None:
+    with plainly():
+        frame.write.format("capellini").options(at=at, queue=queue, **options).mode("append").save()
+
+
+def messages(spark: SparkSession, count: int, parts: int = 3) -> DataFrame:
+    return spark.range(0, count, 1, parts).selectExpr("concat('message ', id) AS body")
+
+
+def test_a_log_queue_is_read_from_its_node_and_from_its_folder(
+    spark_here: SparkSession, at: str, client: Client[bytes], folder: Path
+) -> None:
+    client.create_queue("plain", "log")
+    client.put_many("plain", numbered(range(500)), attributes={"colour": "red"})
+    client.put_many("plain", numbered(range(500, 700)))
+    for where in (at, f"rocks:{folder}"):
+        rows = table(spark_here, where, "plain", columns="*", task_rows="150").collect()
+        assert sorted(bytes(row["body"]) for row in rows) == sorted(numbered(range(700))), where
+        assert sum(row["attributes"] == {"colour": "red"} for row in rows) == 500
+        assert {row["id"] for row in rows} == {f"{row['extent']}:{row['number']}" for row in rows}
+    peeked = client.peek("plain", 10)
+    assert {one.id for one in peeked} <= {row["id"] for row in rows}
+    put_at = sorted(row["put_at"] for row in rows)
+    middle = put_at[500].timestamp()
+    assert table(spark_here, at, "plain", since=repr(middle)).count() + table(
+        spark_here, at, "plain", until=repr(middle)
+    ).count() == 700  # fmt: skip
+
+
+def test_a_write_that_is_run_again_under_its_name_adds_nothing(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    client.create_queue("written", "log")
+    marker = str(tmp_path / "second")
+
+    def fail_late(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch
+            if not Path(marker).exists() and batch.column(0)[-1].as_py() == "message 59999":
+                raise RuntimeError("the first attempt ends here")
+
+    frame = messages(spark_here, 60_000, 2).mapInArrow(fail_late, "body string")
+    with pytest.raises(Exception, match="the first attempt ends here"):
+        write(frame, at, "written", job="monday")
+    assert 20_000 < len(found(spark_here, at, "written")) < 60_000
+    Path(marker).touch()
+    write(frame, at, "written", job="monday")
+    write(frame, at, "written", job="monday")
+    assert found(spark_here, at, "written") == sorted(numbered(range(60_000)))
+    write(messages(spark_here, 10), at, "written", job="tuesday")
+    assert len(found(spark_here, at, "written")) == 60_010
+
+
+@pytest.mark.parametrize("kind", ["work", "timed"])
+def test_work_and_timed_queues_take_each_row_once(
+    spark_here: SparkSession, at: str, client: Client[bytes], kind: str
+) -> None:
+    client.create_queue(f"into-{kind}", kind)
+    for _ in range(2):
+        write(messages(spark_here, 300), at, f"into-{kind}", job="once")
+    own = messages(spark_here, 2).selectExpr("body", "concat('key ', body) AS key")
+    for name in ("one", "other"):
+        write(own, at, f"into-{kind}", job=name)
+    wanted = sorted(numbered(range(300)) + numbered(range(2)))
+    assert sorted(bodies(client, f"into-{kind}", len(wanted))) == wanted
+    assert client.get(f"into-{kind}", 10) == []
+
+
+def test_a_stream_from_queue_to_queue_repeats_a_batch_without_harm(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    client.create_queue("from", "log")
+    client.create_queue("to", "log")
+    write(messages(spark_here, 5_000), at, "from")
+
+    def run() -> list[int]:
+        rows = spark_here.readStream.format("capellini").options(at=at, queue="from", max_rows="2000").load()
+        into = rows.select("body").writeStream.format("capellini").options(at=at, queue="to")
+        query = into.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return [each.numInputRows for each in query.recentProgress if each.numInputRows]
+
+    assert run() == [2_000, 2_000, 1_000]
+    newest = max((tmp_path / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
+    newest.unlink()  # as if it had been killed before it said that it was done
+    newest.with_name(f".{newest.name}.crc").unlink()
+    assert run() == [1_000]
+    write(messages(spark_here, 7), at, "from")
+    assert run() == [7]
+    assert found(spark_here, at, "to") == sorted(numbered(range(5_000)) + numbered(range(7)))
+
+
+def test_a_purged_queue_ends_its_streams(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    client.create_queue("purged", "log")
+    wanted = Archive(at, "purged", str(tmp_path / "archive"), str(tmp_path / "checkpoint"))
+    client.put_many("purged", numbered(range(3)))
+    assert archive(spark_here, wanted).rows == 3
+    client.purge_queue("purged")
+    with pytest.raises(Conflict, match="generation"):
+        archive(spark_here, wanted)
+
+
+# ---- jobs
+
+
+def test_files_are_loaded_once_and_a_new_one_later(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    client.create_queue("loaded", "log")
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "one.jsonl").write_bytes(b"\n".join(numbered(range(2_000))) + b"\n")
+    wanted = Load(str(files), at, "loaded", str(tmp_path / "checkpoint"))
+    seen: list[int] = []
+    assert load(spark_here, wanted, seen.append).rows == 2_000 == sum(seen)
+    assert load(spark_here, wanted).rows == 0
+    (files / "two.jsonl").write_bytes(b"\n".join(numbered(range(2_000, 2_100))))
+    assert load(spark_here, wanted).rows == 100
+    assert found(spark_here, at, "loaded") == sorted(numbered(range(2_100)))
+    with pytest.raises(Conflict, match="of another job"):
+        load(spark_here, Load(str(files), at, "loaded", str(tmp_path / "checkpoint"), body="x"))
+
+
+def test_tables_become_messages_and_messages_files(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    client.create_queue("rows", "log")
+    frame = spark_here.range(50).selectExpr("id", "concat('name ', id) AS name")
+    frame.write.parquet(str(tmp_path / "parquet"))
+    frame.write.option("header", True).csv(str(tmp_path / "csv"))
+    load(spark_here, Load(str(tmp_path / "parquet"), at, "rows", str(tmp_path / "c1")))
+    load(spark_here, Load(str(tmp_path / "csv"), at, "rows", str(tmp_path / "c2"), body="name"))
+    wanted = [f'{{"id":{at},"name":"name {at}"}}'.encode() for at in range(50)]
+    assert found(spark_here, at, "rows") == sorted(wanted + [f"name {at}".encode() for at in range(50)])
+    for form in ("parquet", "json", "csv", "text"):
+        assert unload(spark_here, Unload(at, "rows", str(tmp_path / f"out-{form}"), form)) == 100
+    with pytest.raises(Conflict, match="there already"):
+        unload(spark_here, Unload(at, "rows", str(tmp_path / "out-text"), "text"))
+    lines = spark_here.read.text(str(tmp_path / "out-text")).collect()
+    assert sorted(row[0].encode() for row in lines) == found(spark_here, at, "rows")
+    with pytest.raises(NotFound, match="nothing at"):
+        load(spark_here, Load(str(tmp_path / "none"), at, "rows", str(tmp_path / "c3")))
+    with pytest.raises(NotFound, match="no queue"):
+        load(spark_here, Load(str(tmp_path / "csv"), at, "haunted", str(tmp_path / "c4")))
+
+
+def test_an_archive_has_each_message_once_and_is_replayed_once(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    client.create_queue("kept", "log")
+    client.create_queue("again", "log")
+    client.put_many("kept", numbered(range(300)), attributes={"colour": "red"})
+    client.put_many("kept", numbered(range(300, 1_000)))
+    path = tmp_path / "archive"
+    wanted = Archive(at, "kept", str(path), str(tmp_path / "checkpoint"), max_rows=400)
+    assert archive(spark_here, wanted) == Summary(1_000, 3, pytest.approx(0, abs=1e9))
+    commits = tmp_path / "checkpoint" / "commits"
+    for name in ("2", ".2.crc"):
+        (commits / name).unlink()
+    assert archive(spark_here, wanted).rows == 200
+    kept = read_archive(spark_here, str(path))
+    assert kept.count() == 1_000 == kept.select("extent", "number").distinct().count()
+    assert len(list(path.glob("queue=kept/day=*/batch=*"))) == 3
+
+    some = Replay(at, "again", str(tmp_path / "r1"), str(path), attributes={"colour": "red"}, where="number % 2 = 0")
+    told = counted(spark_here, some).collect()
+    wanted_count = kept.where("attributes['colour'] = 'red' AND number % 2 = 0").count()
+    assert sum(row["messages"] for row in told) == wanted_count > 0
+    for _ in range(2):
+        replay(spark_here, some)
+    assert len(found(spark_here, at, "again")) == wanted_count
+    replay(spark_here, Replay(at, "again", str(tmp_path / "r2"), from_queue="kept", per_s=5_000.0))
+    assert len(found(spark_here, at, "again")) == wanted_count + 1_000
+    with pytest.raises(Invalid, match="archive, or the log queue"):
+        replay(spark_here, Replay(at, "again", str(tmp_path / "r3")))
+
+    day = sorted(path.glob("queue=kept/day=*"))[0]
+    shutil.copytree(day, day.with_name("day=2001-01-01"))
+    assert drop_days(spark_here, str(path), datetime.date(2020, 1, 1)) == ["2001-01-01"]
+    assert day.exists()
+
+
+def test_what_is_asked_for_wrongly_is_said_in_one_line(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    client.create_queue("other-kind", "work")
+    with pytest.raises(WrongKind, match="is a work queue"):
+        archive(spark_here, Archive(at, "other-kind", str(tmp_path / "a"), str(tmp_path / "c")))
+    with pytest.raises(NotFound, match="no queue"), plainly():
+        table(spark_here, at, "haunted").count()
+    with pytest.raises(Invalid, match="cannot be overwritten"), plainly():
+        messages(spark_here, 1).write.format("capellini").options(at=at, queue="plain").mode("overwrite").save()

@@ -1,0 +1,167 @@
+"""Work and timed queues, dead letters, counters and the journal as tables, and what jobs make of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from tests.spark.nodes import DEADLINE_S, numbered, serving
+
+from capellini import Client, connect
+from capellini.model.errors import Invalid
+from capellini.pipeline.jobs.archive import Archive, read_archive, snapshot
+from capellini.pipeline.jobs.letters import Letters, groups
+from capellini.pipeline.jobs.rollup import Rollup, collect, daily, rollup
+from capellini.pipeline.journal.generator import Recipe, generated
+from capellini.pipeline.report.page import page
+from capellini.pipeline.report.tables import report
+from capellini.pipeline.source.data import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables") / "store"
+
+
+@pytest.fixture(scope="module")
+def at(folder: Path) -> Iterator[str]:
+    with serving(folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(at: str) -> Iterator[Client[bytes]]:
+    with connect(at) as found:
+        yield found
+
+
+def table(spark: SparkSession, at: str, **options: str) -> DataFrame:
+    register(spark)
+    return spark.read.format("capellini").options(at=at, **options).load()
+
+
+def test_a_work_queue_shows_what_is_unfinished_and_in_which_state(
+    spark: SparkSession, at: str, client: Client[bytes], folder: Path, tmp_path: Path
+) -> None:
+    client.create_queue("work", "work", bucket_size=100)
+    client.put_many("work", numbered(range(250)), attributes={"a": "b"})
+    client.put("work", b"later", delay_s=600.0)
+    acked = client.get("work", 120)
+    client.ack_many("work", acked)
+    held = client.get("work", 10, visibility_s=600.0)
+    gone = {message.raw for message in acked}
+    for where in (at, f"rocks:{folder}"):
+        rows = table(spark, where, queue="work", columns="*").collect()
+        assert {bytes(row["body"]) for row in rows} == ({*numbered(range(250)), b"later"} - gone)
+        assert len(rows) == 131
+        taken = [row for row in rows if row["state"] == "in_flight"]
+        assert {bytes(row["body"]) for row in taken} == {message.raw for message in held}
+        assert {row["id"] for row in taken} == {message.id for message in held}
+        assert all(row["deliveries"] == 1 for row in taken)
+        assert sum(row["attributes"] == {"a": "b"} for row in rows) == 130
+        (delayed,) = [row for row in rows if bytes(row["body"]) == b"later"]
+        assert (delayed["visible_at"] - delayed["put_at"]).total_seconds() == 600
+    path = str(tmp_path / "snapshots")
+    assert snapshot(spark, Archive(at, "work", path, "")) == 131
+    assert read_archive(spark, path).where("queue = 'work'").count() == 131
+
+
+def test_a_timed_queue_shows_what_is_to_come_and_what_waits(
+    spark: SparkSession, at: str, client: Client[bytes], folder: Path
+) -> None:
+    client.create_queue("timed", "timed", granularity="minute")
+    soon, far = time.time() - 1, time.time() + 86_400
+    client.put_many("timed", numbered(range(60)), due=far)
+    client.put_many("timed", numbered(range(100, 140)), due=soon)
+    acked: list[Any] = []
+    deadline_s = time.monotonic() + DEADLINE_S
+    while len(acked) < 15 and time.monotonic() < deadline_s:
+        acked += client.get("timed", 15 - len(acked), wait_s=1.0)
+    client.ack_many("timed", acked)
+    gone = {message.raw for message in acked}
+    wanted = {*numbered(range(60)), *numbered(range(100, 140))} - gone
+    for where in (at, f"rocks:{folder}"):
+        rows = table(spark, where, queue="timed").collect()
+        assert {bytes(row["body"]) for row in rows} == wanted and len(rows) == 85
+        assert sum(abs(row["due_at"].timestamp() - far) < 1 for row in rows) == 60
+
+
+def test_dead_letters_are_grouped_by_where_they_were_and_what_they_look_like(
+    spark: SparkSession, at: str, client: Client[bytes]
+) -> None:
+    client.create_queue("lost", "work")
+    client.create_queue("orders", "work", dead_letters="lost", delivery_limit=1)
+    client.put_many("orders", [b'{"order": %d, "sum": 3}' % at for at in range(30)], attributes={"shop": "one"})
+    client.put_many("orders", [b"order %d is broken" % at for at in range(5)])
+    deadline_s = time.monotonic() + DEADLINE_S
+    while client.statistics("lost").ready < 35 and time.monotonic() < deadline_s:
+        if messages := client.get("orders", 100, wait_s=0.1):
+            client.nack_many("orders", messages, 0.0)
+    rows = groups(spark, Letters(at, "orders")).collect()
+    found = [(row["letters"], row["origin"], row["shape"], row["attributes"]) for row in rows]
+    assert found == [(30, "orders", "{order, sum}", '{"shop":"one"}'), (5, "orders", "order N is broken", "{}")]
+    assert len(rows[0]["samples"]) == 3 and rows[0]["samples"][0]["body"].startswith('{"order"')
+    (one,) = groups(spark, Letters(at, "orders", by=("origin",))).collect()
+    assert one["letters"] == 35
+    with pytest.raises(Invalid, match="cannot be grouped by"):
+        groups(spark, Letters(at, "orders", by=("colour",)))
+
+
+def test_counters_are_rolled_up_by_hour_and_day(
+    spark: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    visitors: list[object] = [f"visitor {number}" for number in range(500)]
+    client.counters.update("visits", [7, 5])
+    client.counters.update("visitors.a", visitors[:300], "hll")
+    client.counters.update("visitors.b", visitors[200:], "hll")
+    path = str(tmp_path / "rolled")
+    assert rollup(spark, Rollup(at, path, "2030-01-31T08")) >= 3
+    client.counters.update("visits", [1])
+    for hour in ("2030-01-31T09", "2030-01-31T09", "2030-02-01T00"):
+        rollup(spark, Rollup(at, path, hour))
+    days = {(row["name"], row["day"]): row for row in daily(spark, path).collect()}
+    assert msgspec.json.decode(days["visits", "2030-01-31"]["value"]) == 13
+    assert days["visits", "2030-01-31"]["hour"] == "2030-01-31T09"
+    assert ("visits", "2030-02-01") in days
+    both = daily(spark, path).where("day = '2030-01-31' AND name LIKE 'visitors.%'")
+    estimate = both.selectExpr("hll_sketch_estimate(hll_union_agg(sketch)) AS n").collect()[0]["n"]
+    assert abs(estimate - 500) < 25
+    collected = {row["name"]: row["collected"] for row in collect(spark, at, "vis").collect()}
+    assert set(collected) == {"visits", "visitors.a", "visitors.b"}
+
+
+class Looking(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: dict[str, int] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+
+
+def test_a_report_has_rates_waits_depth_and_poison_by_queue_and_hour(spark: SparkSession) -> None:
+    journal, _ = generated(spark, Recipe(20_000, seed=9, faults={"lost": 3, "dead": 2}))
+    archive = spark.createDataFrame([("work-0", {"colour": "red"})] * 3, "queue string, attributes map<string,string>")
+    found = report(journal, archive)
+    put = sum(row["put"] for row in found.hours)
+    events = journal.where("kind = 'put'").selectExpr("sum(coalesce(`count`, 1)) AS n").collect()[0]["n"]
+    assert put == events > 0
+    assert sum(row["dead"] for row in found.hours) == 2
+    assert all(0 <= row["wait_p50"] <= row["wait_p99"] <= row["life_p99"] for row in found.waits)
+    assert found.poison and all(row["deliveries"] > 1 for row in found.poison)
+    assert found.attributes == [{"queue": "work-0", "attribute": "colour", "value": "red", "count": 3}]
+    looking = Looking()
+    looking.feed(page(found, "What <they> did"))
+    queues = len({row["queue"] for row in found.hours})
+    assert looking.tags["svg"] == 4 * queues and looking.tags["table"] == 3
+    assert "What &lt;they&gt; did" in page(found, "What <they> did")
