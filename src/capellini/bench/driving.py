@@ -2,7 +2,8 @@
 
     start all ─▶ all are connected ─▶ go ─▶ until the last message is acked     the time between, and the server's CPU
 
-A run is a whole life of its messages; the rate is messages by that time.
+A run is a whole life of its messages; the rate is messages by that time. Drivers are told one job after another: a
+process that is there already costs nothing to start.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, Self
 
 import msgspec
 
@@ -59,31 +61,96 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class DriverFailed(Exception):
-    """A driver's process ended without its report."""
+    """A driver's process ended without its report, or said nothing for too long."""
+
+
+class Driver:
+    """One process. Its errors go to a file: a pipe that nobody reads would stop it."""
+
+    def __init__(self) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "capellini.bench.driver"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+        )  # fmt: skip
+
+    def send(self, text: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(text)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failed("it is gone") from None
+
+    def line(self, within_s: float) -> str:
+        """The next line of a driver that says few of them."""
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, within_s))
+        line = self._process.stdout.readline() if ready else ""
+        if not line:
+            raise self._failed(f"it said nothing for {within_s:g} s")
+        return line
+
+    def _failed(self, otherwise: str) -> DriverFailed:
+        self.end()
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:] or [otherwise]
+        return DriverFailed(f"a driver ended too early: {last[0]}")
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class Drivers:
+    """As many processes as a run needs, kept for the next one. After a failure all are new."""
+
+    def __init__(self) -> None:
+        self._drivers: list[Driver] = []
+
+    def run(self, jobs: Sequence[Job], before: Callable[[], None], within_s: float) -> tuple[float, list[Report]]:
+        """When they were told to go, and what they report; `before` is called when all are ready."""
+        try:
+            while len(self._drivers) < len(jobs):
+                self._drivers.append(Driver())
+            mine = self._drivers[: len(jobs)]
+            for driver, job in zip(mine, jobs, strict=True):
+                driver.send(msgspec.json.encode(job).decode() + "\n")
+            for driver in mine:
+                driver.line(READY_WITHIN_S)
+            before()
+            began_s = time.monotonic()
+            for driver in mine:
+                driver.send("\n")
+            deadline_s = began_s + within_s
+            lines = [driver.line(deadline_s - time.monotonic()) for driver in mine]
+        except BaseException:
+            self.close()
+            raise
+        return began_s, [msgspec.json.decode(line, type=Report) for line in lines]
+
+    def close(self) -> None:
+        for driver in self._drivers:
+            driver.end()
+        self._drivers = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def drive(server: Server, queue: str, shape: Shape, messages: int) -> Run:
     """One run on an empty queue."""
     server.fresh(queue)
-    with tempfile.TemporaryDirectory(prefix="capellini-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="capellini-bench-") as folder, Drivers() as drivers:
         tally = Path(folder) / "acked"
         Tally.make(tally, CONSUMERS * shape.workers)
-        drivers: list[subprocess.Popen[str]] = []
-        try:
-            for index in range(PRODUCERS + CONSUMERS):
-                drivers.append(_start(_job(server, queue, shape, messages, str(tally), index)))
-            for driver in drivers:
-                _line(driver, READY_WITHIN_S)
-            before_s, began_s = cpu_s(server.pid), time.monotonic()
-            for driver in drivers:
-                _send(driver, "\n")
-            reports = [msgspec.json.decode(_line(driver, DONE_WITHIN_S), type=Report) for driver in drivers]
-            server_cpu_s = cpu_s(server.pid) - before_s
-        finally:
-            for driver in drivers:
-                if driver.poll() is None:
-                    driver.kill()
-                driver.communicate()
+        jobs = [_job(server, queue, shape, messages, str(tally), index) for index in range(PRODUCERS + CONSUMERS)]
+        used_s: list[float] = []
+        began_s, reports = drivers.run(jobs, lambda: used_s.append(cpu_s(server.pid)), DONE_WITHIN_S)
+        server_cpu_s = cpu_s(server.pid) - used_s[0]
     took_s = max(report.ended_s for report in reports) - began_s
     return Run(messages, took_s, server_cpu_s, sum(report.cpu_s for report in reports), memory_mb(server.pid))
 
@@ -101,31 +168,3 @@ def _job(server: Server, queue: str, shape: Shape, messages: int, tally: str, in
         tally=tally,
         first_slot=0 if puts else (index - PRODUCERS) * shape.workers,
     )
-
-
-def _start(job: Job) -> subprocess.Popen[str]:
-    driver = subprocess.Popen(
-        [sys.executable, "-m", "capellini.bench.driver"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    _send(driver, msgspec.json.encode(job).decode() + "\n")
-    return driver
-
-
-def _send(driver: subprocess.Popen[str], text: str) -> None:
-    assert driver.stdin is not None
-    driver.stdin.write(text)
-    driver.stdin.flush()
-
-
-def _line(driver: subprocess.Popen[str], within_s: float) -> str:
-    """The next line of a driver that says few of them."""
-    assert driver.stdout is not None
-    ready, _, _ = select.select([driver.stdout], [], [], within_s)
-    line = driver.stdout.readline() if ready else ""
-    if not line:
-        driver.kill()
-        _, errors = driver.communicate()
-        last = errors.strip().splitlines()[-1:] or [f"it said nothing for {within_s:g} s"]
-        raise DriverFailed(f"a driver ended too early: {last[0]}")
-    return line

@@ -1,4 +1,4 @@
-"""What processes use, from /proc: CPU time of a server with all its children, and memory."""
+"""What processes use, from /proc: CPU time of a server with all its children, memory, and bytes written to disks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,51 @@ PROC: Final = Path("/proc")
 
 def cpu_s(pid: int) -> float:
     """CPU seconds of a process and all that it started, children that ended and were waited for included."""
-    parents: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
+    stats = [fields for number in family(pid) if (fields := _stat(number))]
+    # utime, stime and those of waited-for children
+    return sum(int(field) for fields in stats for field in fields[11:15]) / TICKS_PER_S
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it started and that is still there, itself first."""
+    children: dict[int, list[int]] = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
-            number = int(entry.name)
-            parents.setdefault(int(fields[1]), []).append(number)
-            ticks[number] = sum(int(field) for field in fields[11:15])  # utime, stime and those of waited-for children
-    total, left = 0, [pid]
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, left = [], [pid]
     while left:
-        number = left.pop()
-        total += ticks.get(number, 0)
-        left += parents.get(number, [])
-    return total / TICKS_PER_S
+        number = left.pop(0)
+        found.append(number)
+        left += children.get(number, [])
+    return found
+
+
+def written_bytes(pid: int | None = None) -> int:
+    """Bytes that a process and its children had the disks write, ended children included; this one alone unless told.
+
+    The kernel counts a page when it becomes dirty: one that is synced and changed again counts again, one that is
+    changed many times before a sync counts once. Only root sees those of other users.
+    """
+    total = 0
+    for each in ("self",) if pid is None else family(pid):
+        try:
+            text = (PROC / str(each) / "io").read_text()
+        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            continue
+        total += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("write_bytes:"))
+    return total
+
+
+def family_memory_mb(pid: int) -> float:
+    """Memory of a process and its children; what they share counts once (proportional set size)."""
+    total_kb = 0
+    for each in family(pid):
+        try:
+            text = (PROC / str(each) / "smaps_rollup").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total_kb += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+    return total_kb * 1024 / 1_000_000
 
 
 def memory_mb(pid: int | None = None) -> int:

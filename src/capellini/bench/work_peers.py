@@ -56,11 +56,11 @@ def measure(scale: Scale, wanted: list[str]) -> list[Figure]:
         if not names:
             continue
         with ExitStack() as stack:
-            ours = stack.enter_context(_Running(capellini_node.Capellini)).start()
+            ours = stack.enter_context(Running(capellini_node.Capellini)).start()
             others: dict[str, Server] = {}
             for name in names:
                 try:
-                    others[name] = stack.enter_context(_Running(PEERS[name][0])).start()
+                    others[name] = stack.enter_context(Running(PEERS[name][0])).start()
                 except Missing as error:
                     made[name] = unmeasured(name, str(error))
             made |= _turns(scale, shape, messages, ours, others)
@@ -83,7 +83,7 @@ def _turns(scale: Scale, shape: Shape, messages: int, ours: Server, others: dict
                 continue
             try:
                 if server.name == "postgres":
-                    found = _postgres(server, turn, shape, share, layouts)
+                    found = in_faster_layout(server, turn, shape, share, layouts)
                 else:
                     found = driving.drive(server, f"turn{turn}", shape, share)
             except DriverFailed as error:
@@ -107,7 +107,7 @@ def _with_few(ours: Server, others: dict[str, Server], messages: int, layouts: d
     return mine.per_s / driving.drive(others[VS_POSTGRES], f"{best}_few", driving.B100_FEW, messages).per_s
 
 
-def _postgres(server: Server, turn: int, shape: Shape, messages: int, layouts: dict[str, float]) -> Run:
+def in_faster_layout(server: Server, turn: int, shape: Shape, messages: int, layouts: dict[str, float]) -> Run:
     """At first both layouts, then the one that was faster."""
     if turn:
         best = max(layouts, key=lambda layout: layouts[layout])
@@ -150,7 +150,7 @@ def _cpu_ratio(mine: Run, other: Run) -> float:
     return mine.server_cpu_s / other.server_cpu_s
 
 
-class _Running:
+class Running:
     """A server in a folder of its own, stopped and removed in the end."""
 
     def __init__(self, kind: type[Server]) -> None:
@@ -161,7 +161,7 @@ class _Running:
         self._server.start()
         return self._server
 
-    def __enter__(self) -> _Running:
+    def __enter__(self) -> Running:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -2,27 +2,35 @@
 
     Server     in the benchmark's process: start ─▶ address ─▶ stop; its pid tells what CPU it used
     Lane       in a driver's process: put, get, ack of whole batches, by the fastest documented way of its usual client
+    AsyncLane  the same where that client is made for asyncio
 
 Servers come from the system's packages. Where one is missing and we are root, apt-get brings it; else `Missing` is
 raised and the figure is not measured.
+
+What a peer cannot do at all (delays, groups) it says in `lacks`, and that work is skipped with its words.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from capellini.bench.usage import family
 
 UP_WITHIN_S: Final = 60.0  # a loaded machine takes its time
 DOWN_WITHIN_S: Final = 20.0
 INSTALL_WITHIN_S: Final = 300.0
 _updated: list[bool] = []  # apt-get update was run by this process
+
+Got = tuple[bytes, Any]  # a body, and what `ack` needs
 
 
 class Missing(Exception):
@@ -30,11 +38,15 @@ class Missing(Exception):
 
 
 class Server(ABC):
-    """One server in a folder of its own. `name` is also the name of its module."""
+    """One server in a folder of its own. `name` is also the name of its module; `label` tells its settings apart."""
 
     name: str
     says: str  # how it is set up and used, for the figure's detail
-    batches: tuple[int, ...] = (1, 100)
+    label: str = ""  # its name in tables, if it is not `name`
+    durable: str = ""  # what is safe when a put is confirmed; empty: it is on the disk, by fsync
+    lacks: Mapping[str, str] = {}  # "delays", "groups": why not
+    about_per_s: int = 5_000  # whole lives in batches on two cores, roughly: it sizes the first run alone
+    embedded: bool = False  # no process of its own: what it uses, its callers use
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,6 +64,14 @@ class Server(ABC):
     @abstractmethod
     def fresh(self, queue: str) -> None:
         """Make an empty queue of that name."""
+
+    def fresh_delayed(self, queue: str, delay_s: float) -> None:
+        """The same, for puts with that delay."""
+        self.fresh(queue)
+
+    def fresh_groups(self, queue: str, groups: Sequence[str]) -> None:
+        """The same, where each of some groups gets every message."""
+        raise NotImplementedError(f"{self.name} says in `lacks` that it has no groups, or makes them here")
 
     @property
     def pid(self) -> int:
@@ -72,6 +92,17 @@ class Server(ABC):
                 self.process.wait()
             self.process = None
 
+    def kill(self) -> None:
+        """As a crash does: it and all it started, at once. `start` begins again in the same folder."""
+        if self.process is not None:
+            for pid in family(self.process.pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:  # it went with its parent
+                    continue
+            self.process.wait()
+            self.process = None
+
     def until(self, answers: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + UP_WITHIN_S
         while not answers():
@@ -86,15 +117,21 @@ class Server(ABC):
 
 
 class Lane(ABC):
-    """A client that belongs to one thread. Handles are whatever `ack` needs."""
+    """A client that belongs to one thread. Handles are whatever `ack` needs.
+
+    `groups` are those of a queue with fan-out: all of them where it puts, the one that it reads for where it gets.
+    """
 
     @abstractmethod
-    def put(self, bodies: list[bytes]) -> None:
+    def __init__(self, address: str, queue: str, groups: Sequence[str] = ()) -> None: ...
+
+    @abstractmethod
+    def put(self, bodies: list[bytes], delay_s: float = 0.0) -> None:
         """Durable when it returns."""
 
     @abstractmethod
-    def get(self, most: int) -> list[Any]:
-        """Handles of up to so many messages; may be empty after a short wait."""
+    def get(self, most: int) -> list[Got]:
+        """Bodies and handles of up to so many messages; may be empty after a short wait."""
 
     @abstractmethod
     def ack(self, handles: list[Any]) -> None:
@@ -102,6 +139,30 @@ class Lane(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+
+class AsyncLane(ABC):
+    """The same for a task of an event loop. Lanes of one process may share a connection, where that is the way."""
+
+    @classmethod
+    @abstractmethod
+    async def open(
+        cls, address: str, queue: str, count: int, groups: Sequence[str] = (), gets: bool = True, batch: int = 1
+    ) -> list[AsyncLane]:
+        """So many lanes; `gets`: they get, in batches of that size, so that a client may have messages sent ahead."""
+
+    @abstractmethod
+    async def put(self, bodies: list[bytes], delay_s: float = 0.0) -> None: ...
+
+    @abstractmethod
+    async def get(self, most: int) -> list[Got]: ...
+
+    @abstractmethod
+    async def ack(self, handles: list[Any]) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Of the first lane closes for all."""
 
 
 def find(program: str, package: str, places: Sequence[str] = ()) -> str:
@@ -119,7 +180,8 @@ def find(program: str, package: str, places: Sequence[str] = ()) -> str:
 def _install(package: str) -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise Missing(f"{package} is not installed, and only root can install it with apt-get")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    # RUNLEVEL: nothing that comes with a service starts it.
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     commands = [["apt-get", "-qq", "install", "-y", "--no-install-recommends", package]]
     if not _updated:
         commands.insert(0, ["apt-get", "-qq", "update"])

@@ -6,7 +6,7 @@
 
 Two layouts, and the faster one counts: `indexed` as pgmq has it, with an index on the time at which a message can be
 had; `hot` without it and with room on each page, so that a get updates rows in place and touches no index. Tables are
-logged, fsync and synchronous_commit are on.
+logged, fsync and synchronous_commit are on. Fan-out is a table for each group, all written by one statement.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
+import time
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 
-from capellini.bench.peers.peer import Lane, Missing, Server, accepts, find, free_port
+from capellini.bench.peers.peer import Got, Lane, Missing, Server, accepts, find, free_port
 
 USER: Final = "postgres"  # it refuses to run as root
 PLACES: Final = tuple(str(each) for each in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))
@@ -42,7 +45,8 @@ LAYOUTS: Final = {
         " WITH (fillfactor = 45)",
     ),
 }
-PUT: Final = "INSERT INTO {0} (visible_at, body) SELECT clock_timestamp(), unnest(%b::bytea[])"
+EMPTY_REST_S: Final = 0.002  # there is nothing to wait at: between two looks at an empty table
+PUT: Final = "INSERT INTO {0} (visible_at, body) SELECT clock_timestamp() + %(after)b, unnest(%(bodies)b::bytea[])"
 GET: Final = (
     "WITH found AS (SELECT id FROM {0} WHERE visible_at <= clock_timestamp() ORDER BY id LIMIT %b"
     " FOR UPDATE SKIP LOCKED)"
@@ -54,13 +58,24 @@ ACK: Final = "DELETE FROM {0} WHERE id = ANY(%b)"
 
 class Postgres(Server):
     name = "postgres"
+    label = "PostgreSQL"
     says = "PostgreSQL, SKIP LOCKED as pgmq, logged tables, synchronous_commit on, psycopg with binary parameters"
+    about_per_s = 20_000
+    port = 0
 
     def start(self) -> None:
         initdb, postgres = find("initdb", "postgresql", PLACES), find("postgres", "postgresql", PLACES)
         owner = _owner()
-        self.port = free_port()
+        self.port = self.port or free_port()
         data = self.folder / "data"
+        if not data.exists():
+            self._make(initdb, data, owner)
+        settings = {**SETTINGS, "port": str(self.port), "unix_socket_directories": str(self.folder)}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self.spawn([postgres, "-D", str(data), *options], cwd=self.folder, **owner)
+        self.until(self._answers)
+
+    def _make(self, initdb: str, data: Path, owner: dict[str, Any]) -> None:
         if owner:
             for each in (self.folder, *self.folder.parents):
                 if each == Path("/tmp") or each.stat().st_uid != 0:
@@ -73,10 +88,6 @@ class Postgres(Server):
         )  # fmt: skip
         if made.returncode:
             raise Missing(f"initdb failed: {made.stderr.decode(errors='replace').strip()}")
-        settings = {**SETTINGS, "port": str(self.port), "unix_socket_directories": str(self.folder)}
-        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        self.spawn([postgres, "-D", str(data), *options], cwd=self.folder, **owner)
-        self.until(self._answers)
 
     def _answers(self) -> bool:
         if not accepts(self.port):
@@ -97,6 +108,10 @@ class Postgres(Server):
             for text in LAYOUTS[queue.partition("_")[0]]:
                 connection.execute(text.format(queue).encode())
 
+    def fresh_groups(self, queue: str, groups: Sequence[str]) -> None:
+        for group in groups:
+            self.fresh(f"{queue}_{group}")
+
 
 def _owner() -> dict[str, Any]:
     """As whom to run it, for subprocess."""
@@ -110,19 +125,32 @@ def _owner() -> dict[str, Any]:
 
 
 class PostgresLane(Lane):
-    def __init__(self, address: str, queue: str) -> None:
+    def __init__(self, address: str, queue: str, groups: Sequence[str] = ()) -> None:
         self._connection = psycopg.connect(address, autocommit=True)
         self._cursor = self._connection.cursor(binary=True)
-        self._put, self._get, self._ack = (text.format(queue).encode() for text in (PUT, GET, ACK))
+        tables = [f"{queue}_{group}" for group in groups] or [queue]
+        self._put, self._get, self._ack = (text.format(tables[0]).encode() for text in (PUT, GET, ACK))
+        if len(tables) > 1:
+            self._put = _put_to_all(tables)
 
-    def put(self, bodies: list[bytes]) -> None:
-        self._cursor.execute(self._put, (bodies,), prepare=True)
+    def put(self, bodies: list[bytes], delay_s: float = 0.0) -> None:
+        self._cursor.execute(self._put, {"after": timedelta(seconds=delay_s), "bodies": bodies}, prepare=True)
 
-    def get(self, most: int) -> list[int]:
-        return [row[0] for row in self._cursor.execute(self._get, (most,), prepare=True).fetchall()]
+    def get(self, most: int) -> list[Got]:
+        found = [(row[3], row[0]) for row in self._cursor.execute(self._get, (most,), prepare=True).fetchall()]
+        if not found:
+            time.sleep(EMPTY_REST_S)
+        return found
 
     def ack(self, handles: list[int]) -> None:
         self._cursor.execute(self._ack, (handles,), prepare=True)
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _put_to_all(tables: Sequence[str]) -> bytes:
+    """One statement, one commit: the bodies go over the wire once."""
+    *others, last = tables
+    parts = ", ".join(f"into_{table} AS ({PUT.format(table)})" for table in others)
+    return f"WITH {parts} {PUT.format(last)}".encode()
