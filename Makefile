@@ -72,10 +72,10 @@ check: setup ## ruff, mypy strict, import contracts
 	$(BIN)/lint-imports
 
 bench: setup java ## measure this machine: stores, queues and counters, with the peers that can be had
-	for name in store work timed counters; do $(BIN)/capellini bench $$name; done
+	for name in store work timed log counters; do $(BIN)/capellini bench $$name; done
 
 simulate: setup ## run the seeded simulations (SEEDS=200)
-	for name in work timed counters; do $(BIN)/capellini simulate $$name --seeds $(SEEDS); done
+	for name in work timed log counters; do $(BIN)/capellini simulate $$name --seeds $(SEEDS); done
 
 coverage: setup java ## tests with branch coverage; node and client printed apart
 	@rm -f .coverage .coverage.*
