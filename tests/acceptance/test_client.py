@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
-import uuid
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +19,6 @@ from capellini.model.service import Done, Problem, Put
 from capellini.store.folder import FolderLock
 
 
-@pytest.fixture(scope="module")
-def node_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_node(tmp_path_factory.mktemp("node") / "data") as node:
-        yield node.address
-
-
 @pytest.fixture(params=["http", "rocks", pytest.param("cassandra", marks=pytest.mark.cassandra)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
@@ -37,11 +29,6 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         case _:
             hosts, keyspace = (request.getfixturevalue(name) for name in ("cassandra_address", "fresh_keyspace"))
             return f"cassandra://{hosts}/{keyspace}?replication={len(hosts.split(','))}"
-
-
-@pytest.fixture
-def queue() -> str:
-    return f"q-{uuid.uuid4().hex[:12]}"
 
 
 def test_queues_are_made_changed_paused_and_removed(address: str, queue: str) -> None:
