@@ -55,7 +55,8 @@ async def letters(node: Node, queue: str, bodies: list[bytes], into: str = "lett
 
     async def arrived() -> bool:
         assert await node.service.get(queue, 1_000) == []  # which finds them dead, and has them carried
-        return len(await node.service.dead(queue, 1_000)) == len(bodies)
+        on_their_way = (await node.service.statistics(queue)).delayed
+        return len(await node.service.dead(queue, 1_000)) == len(bodies) and not on_their_way
 
     await until(arrived)
 
@@ -200,3 +201,13 @@ async def test_a_pile_of_letters_moves_side_by_side_there_and_back(node: Node) -
 def test_neighbours_in_a_bucket_are_carried_together() -> None:
     assert stretches([3, 1, 2, 9, 10, 11, 25], 10) == [(1, 3), (9, 1), (10, 2), (25, 1)]
     assert stretches([], 10) == []
+
+
+async def test_a_pile_of_dead_letters_shares_rows_and_nobody_looks_for_keys_first(node: Node) -> None:
+    before = msgspec.structs.replace(node.store.counts)
+    await letters(node, "jobs", [b"poison"] * 500)
+    assert await node.service.redrive("jobs") == 500
+    counts = node.store.counts
+    moves = 2 * 500
+    assert counts.rounds - before.rounds < 1.5 * moves  # one for each key, few for all else
+    assert counts.requests - before.requests < 2 * moves  # rows of their own would be one more, looks for keys too
