@@ -263,11 +263,12 @@ def scan(items, cut, limit, now_us):
             if run:
                 keys, records = zip(*run)
                 made = joined(records) if alike else None
-                if made is None:
-                    alike = False
+                exist = alike = made is not None  # whole rows without an end
+                if not exist:
                     made = [{self._literal(wanted, "9")} if not value[0] else live(value, now_us, wanted)
                             for value in records]
-                if all(made):
+                    exist = all(made)
+                if exist:
                     rows += map(Row, split(keys, cut), made)
                 else:  # rows that do not exist, or of which no column is wanted
                     rows += [Row(key, values) for key, values in zip(split(keys, cut), made) if values is not None]
@@ -305,7 +306,7 @@ def scan(items, cut, limit, now_us):
         source = f"""
 def joined(records):
     size = len(records[0])
-    if size > {JOINED_BYTES} or len(set(map(len, records))) > 1:
+    if size > {JOINED_BYTES} or [*map(len, records)].count(size) < len(records):
         return None
     run = b"".join(records)
     if run[::size].strip(ZERO):
