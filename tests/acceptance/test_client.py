@@ -8,6 +8,7 @@ import os
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.acceptance.client_processes import drained, folder_owner, poll, running_node
@@ -395,6 +396,19 @@ def test_calls_that_cannot_work_say_so_for_each_item(queue: str) -> None:
         assert [each.error for each in receipts if isinstance(each, Problem)] == ["unavailable"]
         with pytest.raises(capellini.Invalid, match="queue name"):
             client.put("no/queue", b"x")
+
+
+@pytest.mark.parametrize("value", [5, "\ud800"])
+async def test_what_cannot_be_sent_concerns_its_caller_only(node_address: str, queue: str, value: Any) -> None:
+    async with capellini.connect_async(node_address) as client:
+        await client.create_queue(queue)
+        bad, good = await asyncio.gather(
+            client.put(queue, b"bad", attributes={"a": value}), client.put(queue, b"good"), return_exceptions=True
+        )
+        assert isinstance(bad, capellini.Invalid) and bad.says == "attributes are a map of text to text"
+        assert good == "0"
+        mixed = [NewMessage(b"bad", {"a": value}), NewMessage("text"), NewMessage(b"good")]  # type: ignore[arg-type]
+        assert [type(each) for each in await client.put_many(queue, mixed)] == [Problem, Problem, Put]
 
 
 def test_a_message_is_acked_in_its_own_queue_only(node_address: str, queue: str) -> None:

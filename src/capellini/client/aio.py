@@ -22,7 +22,7 @@ from capellini.client.consuming import POLL_S, Consumer, Plan, steady
 from capellini.client.counting import RelayedCounters
 from capellini.client.gets import Gets
 from capellini.client.groups import Groups, RelayedLog
-from capellini.client.lanes import Acks, Kinds, Puts, delay_ms, item_bytes
+from capellini.client.lanes import Acks, Kinds, Puts, checked, delay_ms, item_bytes
 from capellini.client.messages import Deliveries, Held, Origin, unpacker
 from capellini.client.patient import PatientService
 from capellini.client.scheduling import RelayedTimed
@@ -159,7 +159,7 @@ class AsyncClient(Generic[T]):
         With a `key`, the same message is added once however often it is put within the queue's window. Without, a
         lost answer is raised as Unknown: it may have been added.
         """
-        raw, given = raw_body(self._codec, body), dict(attributes) if attributes else None
+        raw, given = raw_body(self._codec, body), checked(attributes)
         if key is None and due is None and not self._kinds.plain(queue):
             item = (raw, given, delay_ms(delay_s) if delay_s else 0)
             (result,) = await self._puts.plain(queue, [item], [item_bytes(raw, given)])
@@ -184,7 +184,7 @@ class AsyncClient(Generic[T]):
             if not all(isinstance(body, NewMessage) for body in bodies):
                 raise Invalid("put either bodies or NewMessage objects in one call, not both")
             return await self._puts.mixed(queue, cast(Sequence[NewMessage], bodies))
-        codec, given, ms = self._codec, dict(attributes) if attributes else None, delay_ms(delay_s)
+        codec, given, ms = self._codec, checked(attributes), delay_ms(delay_s)
         if codec is None and set(map(type, bodies)) == {bytes}:
             raws = cast(Sequence[bytes], bodies)
         else:

@@ -10,7 +10,7 @@ used, and that is remembered (`Kinds`), so that it costs one request in vain now
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -21,7 +21,7 @@ from capellini.client.patient import PatientService
 from capellini.model.clock import Clock
 from capellini.model.errors import CapelliniError, Invalid, Stale, Unknown, WrongKind
 from capellini.model.log import AT, check_place
-from capellini.model.message import NewMessage
+from capellini.model.message import NewMessage, attributes_problem
 from capellini.model.service import Done, ParcelAck, Problem, Put, QueueInfo
 from capellini.model.timed import MAX_DUE_S
 
@@ -116,12 +116,13 @@ class Puts:
 
     async def mixed(self, queue: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
         """Keyed puts may be repeated freely, others not: they never share a request."""
-        results: list[Put | Problem | None] = [None] * len(messages)
+        results: list[Put | Problem | None] = [wrong(message) for message in messages]
+        good = [at for at, problem in enumerate(results) if problem is None]
         whole = self._kinds.plain(queue) or any(message.due is not None for message in messages)
-        blocks = [] if whole else [index for index, message in enumerate(messages) if message.key is None]
+        blocks = [] if whole else [index for index in good if messages[index].key is None]
         items = [as_item(messages[index]) for index in blocks]  # first: a wrong delay is said before anything is put
         for lane, keyed in ((self._single, True), (self._unkeyed, False)):
-            chosen = [at for at, each in enumerate(messages) if (each.key is not None) == keyed and (keyed or whole)]
+            chosen = [at for at in good if (messages[at].key is not None) == keyed and (keyed or whole)]
             if chosen:
                 some = [messages[index] for index in chosen]
                 sizes = [item_bytes(message.body, message.attributes) for message in some]
@@ -158,6 +159,21 @@ class Puts:
         await self._plain.close()
         await self._single.close()
         await self._unkeyed.close()
+
+
+def checked(attributes: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Raises Invalid: what is wrong is said here, and not to others whose messages would be in the same request."""
+    if not attributes:
+        return None
+    if problem := attributes_problem(attributes):
+        raise Invalid(problem)
+    return dict(attributes)
+
+
+def wrong(message: NewMessage) -> Problem | None:
+    """What keeps this message from being sent."""
+    says = "the body is bytes" if type(message.body) is not bytes else attributes_problem(message.attributes or {})
+    return Problem(Invalid.name, says) if says else None
 
 
 def as_message(item: Item) -> NewMessage:
