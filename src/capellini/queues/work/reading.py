@@ -414,15 +414,17 @@ class Reading:
 
     def _may_look(self, bucket: int, offers: list[Offer], hole: int | None) -> bool:
         """Is it time to ask the store what others have put? A hole below what is known is asked about less often, and
-        each apart: one that stays must not take the turn of what lies above."""
-        if offers:
-            return False  # something to give is here: what others have put can wait for the next claim
+        each apart: one that stays must not take the turn of what lies above. Where something to give is here, what
+        others have put can wait a while, but not for ever: something may come due at every claim; and where it is
+        known to be missing it is looked for, since this visit puts off the next one."""
         now_s = self._place.clock.elapsed_s()
-        key, every_s = ((bucket, -1), LOOK_S) if hole is None else ((bucket, hole), GAP_MS / 1000)
-        if now_s - self._looked_s.get(key, -1e9) < every_s:
-            return False
+        key = (bucket, -1 if hole is None else hole)
+        every_s = LOOK_S if hole is None and not offers else GAP_MS / 1000
         if len(self._looked_s) > LOOKS_KEPT:
             self._looked_s.clear()
+        waits = bool(offers) and not pointing.has_gaps(self._place.pointers.seen, bucket)
+        if now_s - self._looked_s.setdefault(key, now_s if waits else -1e9) < every_s:
+            return False
         self._looked_s[key] = now_s
         return True
 
