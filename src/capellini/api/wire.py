@@ -209,6 +209,8 @@ def media(request: Request) -> bytes:
     text = request.headers.get(b"content-type")
     if text is None or text == JSON:
         return JSON
+    if text == MSGPACK:
+        return MSGPACK
     return text.partition(b";")[0].strip().lower()
 
 

@@ -108,7 +108,7 @@ def check(data: bytes, body_limit: int) -> Packed:
     count = len(entries)
     if not 1 <= count <= MAX_BATCH:
         raise Invalid(f"a batch has 1 to {MAX_BATCH} messages, not {count}")
-    if max([len(entry.body) for entry in entries]) > body_limit:
+    if len(data) > body_limit and max([len(entry.body) for entry in entries]) > body_limit:
         raise TooLarge(f"a body in this batch is larger than the {body_limit} bytes that this queue takes")
     flags = 0
     for entry in entries:

@@ -210,7 +210,7 @@ class Putting:
         self._give_back()
         retries, ahead = place.monoton.retries, self._ahead_size
         sent_at_s = place.clock.elapsed_s()
-        first, end = await place.monoton.change(lambda next: _reserved(next, count, ahead, place.size))
+        first, end = await place.monoton.change(lambda next: _reserved(next, count, ahead, place.size), at_once=True)
         if place.monoton.retries > retries:  # others want ids too: ask less often, for more
             self._ahead_size = min(AHEAD_MOST, max(2 * ahead, 2 * count))
         place.known_next = max(place.known_next, end)

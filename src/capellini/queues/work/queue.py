@@ -179,7 +179,8 @@ class WorkQueue:
             except StoreError as error:
                 errors.append(error)
                 return
-            self._spawn(self.reading.settled(bucket))
+            if self.reading.finished(bucket):
+                self._spawn(self.reading.ended(bucket))
 
         if len(buckets) == 1:
             ((bucket, indexes),) = buckets.items()

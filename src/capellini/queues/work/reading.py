@@ -86,8 +86,8 @@ class Reading:
         self._next_read_s = -1e9
 
     async def claim(self, wanted: int, visibility_ms: int) -> list[Taken]:
-        """Up to `wanted` messages that can be had now. Raises Gone when this generation is closed and empty of
-        sense."""
+        """Up to `wanted` messages that can be had now; to be handed out once the store has synced. Raises Gone when
+        this generation is closed and empty of sense."""
         place = self._place
         pointers = await self._refreshed()
         taken: list[Taken] = []
@@ -227,8 +227,9 @@ class Reading:
                 raise Dropped(bucket, ())
         limit = place.options.delivery_limit
         return await place.cell(bucket).change(
-            lambda runs: claim(runs, offers, wanted, place.now_ms(), until_ms, limit), fresh=False
-        )
+            lambda runs: claim(runs, offers, wanted, place.now_ms(), until_ms, limit),
+            fresh=False, durable=False, at_once=True,
+        )  # fmt: skip
 
     def _bury(self, bucket: int, claimed: Claimed, runs: Runs) -> None:
         place = self._place
@@ -314,13 +315,17 @@ class Reading:
         place = self._place
         await place.pointers.change(lambda now: (pointing.announced(now, bucket, at_ms), None))
 
+    def finished(self, bucket: int) -> bool:
+        """Is all in the bucket finished, as far as this node knows?"""
+        runs = self._place.cell(bucket).seen
+        return runs is not None and standing(runs, self._place.size).finished
+
     async def settled(self, bucket: int) -> None:
         """Something in the bucket was finished: was it the last?"""
-        runs = self._place.cell(bucket).seen
-        if runs is not None and standing(runs, self._place.size).finished:
-            await self._ended(bucket)
+        if self.finished(bucket):
+            await self.ended(bucket)
 
-    async def _ended(self, bucket: int) -> None:
+    async def ended(self, bucket: int) -> None:
         """All in the bucket is finished."""
         place = self._place
         place.forget(bucket)
