@@ -193,7 +193,8 @@ class AsyncClient(Generic[T]):
             at = self._due(due)
             return await self._puts.mixed(queue, [NewMessage(raw, given or {}, delay_s, None, at) for raw in raws])
         around = item_bytes(b"", given)
-        return await self._puts.plain(queue, [(raw, given, ms) for raw in raws], [len(raw) + around for raw in raws])
+        sizes = list(map(around.__add__, map(len, raws)))
+        return await self._puts.plain(queue, [(raw, given, ms) for raw in raws], sizes)
 
     def _due(self, due: Due | timedelta | None) -> Due | None:
         return None if due is None else later(due, self._clock.now_s())

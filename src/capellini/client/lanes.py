@@ -147,7 +147,7 @@ class Puts:
             return await self._one_by_one(queue, [as_message(item) for item in items])
         except CapelliniError as error:
             return [Problem.of(error)] * len(items)
-        return [Put(str(id)) for first, count in runs for id in range(first, first + count)]
+        return [put for first, count in runs for put in map(Put, map(str, range(first, first + count)))]
 
     async def _one_by_one(self, queue: str, messages: list[NewMessage]) -> list[Put | Problem]:
         try:
@@ -200,22 +200,26 @@ class Acks:
         self._lanes: _PerQueue[Held[Any] | str, Done | Problem] = _PerQueue(self._send)
 
     async def ack(self, queue: str, messages: Sequence[Held[Any] | str]) -> list[Done | Problem]:
-        for message in messages:
-            if not isinstance(message, str) and message._origin.queue != queue:
-                raise Invalid(f"this message is of the queue {message.queue!r}, not of {queue!r}")
+        for origin in set(_origins(messages)):
+            if origin is not None and origin.queue != queue:
+                raise Invalid(f"this message is of the queue {origin.queue!r}, not of {queue!r}")
         return await self._lanes.of(queue).submit(messages)
 
     async def _send(self, queue: str, messages: list[Held[Any] | str]) -> list[Done | Problem]:
-        single = [_single_receipt(message) for message in messages]
-        texts = [text for text in single if text is not None]
         results: list[Done | Problem] = [_DONE] * len(messages)
-        if len(texts) < len(messages):
-            await self._parcels(queue, messages, results)
-        if texts:
-            answers = await self._receipts(queue, texts)
-            places = (index for index, text in enumerate(single) if text is not None)
-            for index, answer in zip(places, answers, strict=True):
-                results[index] = answer
+        origins = _origins(messages)
+        parcels: dict[Origin, Sequence[int]] = {}  # to the places of its messages
+        single: list[int] = []
+        if (first := origins[0]) is not None and first.parcel is not None and origins.count(first) == len(origins):
+            parcels[first] = range(len(origins))  # one parcel, the usual case
+        else:
+            single = _sorted_out(origins, parcels)
+        if parcels:
+            await self._parcels(queue, messages, parcels, results)
+        if single:
+            texts = [_receipt(messages[place]) for place in single]
+            for place, answer in zip(single, await self._receipts(queue, texts), strict=True):
+                results[place] = answer
         return results
 
     async def _receipts(self, queue: str, texts: list[str]) -> list[Done | Problem]:
@@ -224,39 +228,52 @@ class Acks:
         except CapelliniError as error:
             return [Problem.of(error)] * len(texts)
 
-    async def _parcels(self, queue: str, messages: list[Held[Any] | str], results: list[Done | Problem]) -> None:
-        origins: dict[Origin, list[int]] = {}  # to the indexes of its messages in the parcel
-        for message in messages:
-            if not isinstance(message, str) and message._origin.parcel is not None:
-                origins.setdefault(message._origin, []).append(message._index)
-        acks = [_parcel_ack(origin, indexes) for origin, indexes in origins.items()]
+    async def _parcels(
+        self,
+        queue: str,
+        messages: list[Held[Any] | str],
+        parcels: dict[Origin, Sequence[int]],
+        results: list[Done | Problem],
+    ) -> None:
+        indexes = {origin: [messages[place]._index for place in places] for origin, places in parcels.items()}  # type: ignore[union-attr]
+        acks = [_parcel_ack(origin, of) for origin, of in indexes.items()]
         try:
             answers, doubtful = await self._service.settle_acks(queue, acks)
         except CapelliniError as error:
-            bad: dict[Origin, set[int]] = {origin: set() for origin in origins}
-            problem = Problem.of(error)
+            problem, answers = Problem.of(error), [[] for _ in acks]
         else:
-            bad = {
-                origin: _covered(done)
-                for origin, asked, done in zip(origins, acks, answers, strict=True)
-                if done != asked.ranges
-            }
             problem = _DOUBTFUL if doubtful else _STALE
-        if not bad:
-            return
-        for place, message in enumerate(messages):
-            if not isinstance(message, str) and message._origin in bad and message._index not in bad[message._origin]:
-                results[place] = problem
+        for origin, asked, done in zip(parcels, acks, answers, strict=True):
+            if done != asked.ranges:
+                good = _covered(done)
+                for place, index in zip(parcels[origin], indexes[origin], strict=True):
+                    if index not in good:
+                        results[place] = problem
 
     async def close(self) -> None:
         await self._lanes.close()
 
 
-def _single_receipt(message: Held[Any] | str) -> str | None:
-    """The receipt that it is acked by; None: it is acked with its parcel."""
-    if isinstance(message, str):
-        return message
-    return message.receipt if message._origin.parcel is None else None
+def _origins(messages: Sequence[Held[Any] | str]) -> list[Origin | None]:
+    """Of each message; None: it is a receipt."""
+    return [getattr(message, "_origin", None) for message in messages]
+
+
+def _sorted_out(origins: list[Origin | None], parcels: dict[Origin, Sequence[int]]) -> list[int]:
+    """The places of each parcel's messages go to `parcels`; those that are acked by their receipts are left."""
+    places: dict[Origin, list[int]] = {}
+    single: list[int] = []
+    for place, origin in enumerate(origins):
+        if origin is not None and origin.parcel is not None:
+            places.setdefault(origin, []).append(place)
+        else:
+            single.append(place)
+    parcels.update(places)
+    return single
+
+
+def _receipt(message: Held[Any] | str) -> str:
+    return message if isinstance(message, str) else message.receipt
 
 
 def _covered(ranges: Sequence[tuple[int, int]]) -> set[int]:

@@ -74,7 +74,7 @@ class Statistics(msgspec.Struct, frozen=True):
     acked_after_s: dict[str, float] = {}  # ... and from delivery to ack
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     id: str
     duplicate: bool = False  # the key was used before: this is the id of that put
 
