@@ -19,7 +19,7 @@ from tests.simulation.planted import Patch, Plant, planted
 
 from capellini.model.errors import NotFound
 from capellini.proof.suites import one
-from capellini.queues.timed import acting, committing, desk, holder, judging, keeper, putting, records
+from capellini.queues.timed import acting, changing, committing, desk, holder, judging, keeper, putting, records
 from capellini.queues.timed.positions import behind, ticks_of
 
 SEEDS = Path(__file__).with_name("timed_plant_seeds.json")
@@ -231,11 +231,11 @@ def cancel_not_checked(patch: Patch) -> None:
     """A marker in the row, whatever was read already."""
 
     async def blind(at: Any, id: Any) -> None:
-        if await acting._live_row(at, id) is None:
-            raise NotFound(acting.GONE)
-        await acting.mark_row(at.place, id, 0, cancelled=True)
+        if await changing._live_row(at, id) is None:
+            raise NotFound(changing.GONE)
+        await changing.mark_row(at.place, id, 0, at.stamp(), cancelled=True)
 
-    patch(acting, "cancel", blind)
+    patch(changing, "cancel", blind)
 
 
 @plants(3)
@@ -261,7 +261,7 @@ def deliveries_begin_anew_after_a_move(patch: Patch) -> None:
 
     patch(holder, "moved_row", anew)
     patch(judging, "moved_row", anew)
-    patch(acting, "moved_row", anew)
+    patch(changing, "moved_row", anew)
 
 
 @plants(1)

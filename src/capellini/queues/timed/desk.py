@@ -19,6 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from capellini.queues.cursor import Cursor
+from capellini.queues.timed.positions import ticks_of
 from capellini.queues.timed.records import Moving, Name
 from capellini.queues.timed.rows import TimedRow
 
@@ -78,6 +79,7 @@ class Desk:
         self.ids: dict[UUID, Message] = {}
         self._times: list[tuple[int, int]] = []  # (at_ms, offset); entries that were overtaken are passed over
         self._ready: list[tuple[int, int]] = []  # (due_ms, offset): what is due earliest goes first
+        self._places: list[tuple[int, int]] = []  # (ticks of its position, offset); what is gone is passed over
         self.ready = self.flying = 0
         self.bytes = 0  # of bodies that nobody has
         self.flying_bytes = 0  # of bodies in flight: they are kept for the next delivery, should there be one
@@ -91,6 +93,7 @@ class Desk:
         message = Message(self.next_offset, row, at_ms, deliveries, moving)
         self.next_offset += 1
         self.messages[message.offset] = message
+        heapq.heappush(self._places, (ticks_of(row.position), message.offset))
         self.names[row.name] = self.ids[row.id] = message
         self.bytes += message.size
         if moving is None:
@@ -206,8 +209,14 @@ class Desk:
         return None
 
     def first(self) -> Message | None:
-        """The one that was read earliest: all that was read before it is finished."""
-        return next(iter(self.messages.values()), None)
+        """The one that lies lowest: all that was read and lies below it is finished. It need not have come first: what
+        was moving when its holder changed is on the desk before it is read again."""
+        while self._places:
+            message = self.messages.get(self._places[0][1])
+            if message is not None:
+                return message
+            heapq.heappop(self._places)
+        return None
 
     def of(self, states: Iterable[State]) -> Iterator[Message]:
         wanted = frozenset(states)

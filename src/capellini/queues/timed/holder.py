@@ -32,6 +32,7 @@ from capellini.queues.timed.rows import (
     TimedRow,
     list_parts,
     load_rows,
+    note_move,
     order_key,
     read_between,
     read_row,
@@ -45,6 +46,7 @@ ROOM_ROWS: Final = 5_000  # that wait or are ready on a desk: some seconds of th
 ROOM_BYTES: Final = 16 * 1024 * 1024
 TROUBLE_S: Final = 0.3  # pause after the store did not answer
 DROP_AHEAD_US: Final = 3_600_000_000  # a drop outdates rows whose writers' clocks were ahead; nothing comes later
+STAMP_BITS: Final = 28  # of stamps per epoch; a drop's, which is a time, is above those of millions of epochs
 FIRST_HORIZON: Final = UNIX_TICKS + 10  # of a shard that nobody has read: before every message
 
 FAILED: Final = "holder failed"
@@ -62,7 +64,8 @@ class Holder:
         self.desk = Desk(0)
         self.read = before(0)
         self.published = self._confirmed = 0  # horizons: sent, and durable
-        self.judging = Judging(place, Known(self.read))
+        self._stamps = 0
+        self.judging = Judging(place, Known(self.read), self.stamp)
         self.stopped = False
         self.halted = False  # by an operator
         self.ready = False  # took over
@@ -134,6 +137,11 @@ class Holder:
     async def ended(self) -> None:
         await asyncio.gather(*list(self._loops), *list(self._tasks), return_exceptions=True)
 
+    def stamp(self) -> int:
+        """Of what this holder writes next on rows: above all that it, and holders before it, wrote."""
+        self._stamps += 1
+        return self.epoch << STAMP_BITS | self._stamps
+
     def acts(self) -> bool:
         return self.ready and not self.stopped and self.lease.valid()
 
@@ -177,7 +185,7 @@ class Holder:
 
     def _begin(self, known: Known, rows: dict[UUID, TimedRow]) -> None:
         self.desk = Desk(known.next_offset)
-        self.judging = Judging(self.place, known)
+        self.judging = Judging(self.place, known, self.stamp)
         self.read, self._dropped = known.read, known.dropped
         resumed = known.moving.keys() - known.open - known.done
         for position in sorted(known.open | resumed, key=order_key):
@@ -208,7 +216,8 @@ class Holder:
                 self.spawn(self.finish(message))
 
     async def _arrive(self, row: TimedRow, position: UUID, moving: Moving) -> None:
-        """Make sure of the row that this one was moved to."""
+        """Make sure of the row that this one was moved to, and that it is found."""
+        await note_move(self.place, row, position, self.stamp())
         if await read_row(self.place, position) is None:
             await write_rows(self.place, [moved_row(row, position, moving.due_ms, moving.deliveries)])
 
