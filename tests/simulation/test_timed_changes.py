@@ -130,6 +130,19 @@ def test_a_stray_marker_of_a_move_that_was_made_anew_leads_nowhere() -> None:
     told(story)
 
 
+def test_moves_of_one_message_at_the_same_time_leave_one_message() -> None:
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        queue = await stage.queue(node)
+        id = await stage.put(node, delay_s=60.0)
+        items = [MoveItem(id, at_ms(seconds)) for seconds in (50.0, 120.0, 90.0)]
+        assert all(isinstance(one, Done) for one in await stage.do(node, queue.move(items)))
+        ((same, when_s),) = await all_until(stage, node, 160.0)
+        assert same == id and 90.0 <= when_s < 92.0
+
+    told(story)
+
+
 def test_moves_that_failed_one_after_the_other_lose_nothing() -> None:
     async def story(stage: Stage) -> None:
         node = stage.living[0]

@@ -56,8 +56,24 @@ GONE: Final = "there is no such message: it was acked, cancelled, or never put"
 
 async def cancel(holder: Holder, id: UUID) -> None:
     """Raises NotFound, Conflict, Unavailable or Unknown."""
-    await _cancel(holder, id)
+    await _in_turn(holder, id, lambda: _cancel(holder, id))
     tell_cancelled(holder.place, id)
+
+
+async def move(holder: Holder, id: UUID, due_ms: int) -> int:
+    """The due it has now. Raises NotFound, Conflict, Unavailable or Unknown."""
+    await _in_turn(holder, id, lambda: _move(holder, id, due_ms))
+    return due_ms
+
+
+async def _in_turn(holder: Holder, id: UUID, change: Callable[[], Awaitable[None]]) -> None:
+    """Changes of one message come one after the other: each must find what the one before has left."""
+    turn = holder.changes.enter(id)
+    try:
+        await turn.come()
+        await change()
+    finally:
+        turn.leave()
 
 
 async def _cancel(holder: Holder, id: UUID) -> None:
@@ -222,21 +238,20 @@ def _not_about_to_be_read(holder: Holder, position: UUID) -> None:
 # Move
 
 
-async def move(holder: Holder, id: UUID, due_ms: int) -> int:
-    """The due it has now. Raises NotFound, Conflict, Unavailable or Unknown."""
+async def _move(holder: Holder, id: UUID, due_ms: int) -> None:
     message = holder.desk.ids.get(id)
     if message is not None:
         _nobody_has(message)
         holder.desk.leave(message)
         await _move_from_desk(holder, message, due_ms)
-        return due_ms
+        return
     position = await _settled(holder, id)
     if _unread(holder, position):
         _not_about_to_be_read(holder, position)
         if await _move_unread(holder, position, due_ms):
-            return due_ms
+            return
     elif id in holder.desk.ids:
-        return await move(holder, id, due_ms)
+        return await _move(holder, id, due_ms)
     elif (copy := await _second_copy(holder, id)) is not None:
         holder.wake(ticks_of(copy))
         raise Unavailable("this message is about to be read: nothing was changed, try again")

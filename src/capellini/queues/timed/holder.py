@@ -19,6 +19,7 @@ from uuid import UUID
 
 from capellini.model.errors import CapelliniError, StoreError
 from capellini.queues.lease import Lease
+from capellini.queues.log.turns import Turns
 from capellini.queues.timed.committing import GATHER_ITEMS, GATHER_RATE, Committing, Part
 from capellini.queues.timed.desk import Desk, Message, State
 from capellini.queues.timed.horizon import AHEAD_S, OPERATOR_EPOCH, WOKEN_EVERY_S, Pace, next_step, write_horizon
@@ -69,9 +70,10 @@ class Holder:
         self.stopped = False
         self.halted = False  # by an operator
         self.ready = False  # took over
+        self.changes = Turns()  # cancels and moves of one message wait for each other
         self._barred: dict[int, int] = {}
         self._woken = 0
-        self._quiet = 0
+        self._quiet = self._calm = 0
         self._stepped_s = -1e9
         self._parts: list[str] = []  # that had rows and are not dropped
         self._dropped = ""
@@ -242,7 +244,7 @@ class Holder:
         """A putter's message at that position is due before the horizon comes."""
         if ticks > self._woken:
             self._woken = ticks
-            self._quiet = 0
+            self._quiet = self._calm = 0
             self._nudge.set()
 
     @contextmanager
@@ -276,12 +278,13 @@ class Holder:
         clock = self.place.clock
         since_s = clock.elapsed_s() - self._stepped_s
         barred = min(self._barred, default=None)
-        pace = Pace(self.place.now_ticks(), self._confirmed, self._woken, since_s, self._quiet, barred)
+        pace = Pace(self.place.now_ticks(), self._confirmed, self._woken, since_s, self._quiet, self._calm, barred)
         horizon, wait_s = next_step(pace, 0.0 if self.place.store.alone else WOKEN_EVERY_S)
         if not horizon:
             return wait_s
         self._stepped_s = clock.elapsed_s()
         self._quiet += 1
+        self._calm += 1
         await self._publish(horizon)
         return 0.0
 
