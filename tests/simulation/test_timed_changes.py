@@ -63,6 +63,12 @@ async def all_until(stage: Stage, node: TimedNode, seconds: float) -> list[tuple
     return found
 
 
+async def once_until(stage: Stage, node: TimedNode, seconds: float) -> tuple[str, float]:
+    found = await all_until(stage, node, seconds)
+    assert len(found) == 1, found
+    return found[0]
+
+
 def test_a_cancel_is_final_though_the_row_of_an_earlier_move_lands_later() -> None:
     async def story(stage: Stage) -> None:
         node = stage.living[0]
@@ -96,7 +102,7 @@ def test_a_move_begun_to_earlier_and_then_moved_again_leaves_one_message() -> No
         kept = KeptBack(node, is_marker)  # the row at 50 is there, its origin is not marked
         await moved_unknown(stage, node, id, 50.0, kept)
         assert isinstance(await move(stage, node, id, 70.0), Done)
-        ((same, when_s),) = await all_until(stage, node, 160.0)
+        same, when_s = await once_until(stage, node, 160.0)
         assert same == id and 70.0 <= when_s < 72.0
 
     told(story)
@@ -110,7 +116,7 @@ def test_a_stray_row_of_a_move_that_was_made_anew_is_void() -> None:
         await moved_unknown(stage, node, id, 50.0, kept)
         assert isinstance(await move(stage, node, id, 120.0), Done)
         await kept.land(node)
-        ((same, when_s),) = await all_until(stage, node, 160.0)
+        same, when_s = await once_until(stage, node, 160.0)
         assert same == id and 120.0 <= when_s < 122.0
 
     told(story)
@@ -124,7 +130,7 @@ def test_a_stray_marker_of_a_move_that_was_made_anew_leads_nowhere() -> None:
         await moved_unknown(stage, node, id, 80.0, kept)
         assert isinstance(await move(stage, node, id, 120.0), Done)
         await kept.land(node)
-        ((same, when_s),) = await all_until(stage, node, 160.0)
+        same, when_s = await once_until(stage, node, 160.0)
         assert same == id and 120.0 <= when_s < 122.0
 
     told(story)
@@ -137,7 +143,7 @@ def test_moves_of_one_message_at_the_same_time_leave_one_message() -> None:
         id = await stage.put(node, delay_s=60.0)
         items = [MoveItem(id, at_ms(seconds)) for seconds in (50.0, 120.0, 90.0)]
         assert all(isinstance(one, Done) for one in await stage.do(node, queue.move(items)))
-        ((same, when_s),) = await all_until(stage, node, 160.0)
+        same, when_s = await once_until(stage, node, 160.0)
         assert same == id and 90.0 <= when_s < 92.0
 
     told(story)
@@ -152,7 +158,7 @@ def test_moves_that_failed_one_after_the_other_lose_nothing() -> None:
         second = KeptBack(node, lambda batch: batch.table is TIMED_MOVED)
         await moved_unknown(stage, node, id, 80.0, second)
         await first.land(node)
-        ((same, _),) = await all_until(stage, node, 160.0)
+        same, _ = await once_until(stage, node, 160.0)
         assert same == id
 
     told(story)
@@ -249,7 +255,7 @@ def test_a_message_that_is_moved_before_its_put_is_through_comes_once() -> None:
         assert isinstance(await move(stage, node, id, 60.0), Done)
         await stage.until(lambda: queue.serving.held()[0].read.time > row.position.time)
         assert await stage.do(node, queue.putting.through([row])) == [None]
-        ((same, when_s),) = await all_until(stage, node, 100.0)
+        same, when_s = await once_until(stage, node, 100.0)
         assert same == id and 60.0 <= when_s < 62.0
 
     told(story)
@@ -311,3 +317,13 @@ def test_acks_outlive_a_shard_that_could_not_be_given_up() -> None:
         assert await all_until(stage, node, stage.world.loop.time() + 20.0) == []
 
     told(story)
+
+
+STORIES = {
+    "changes_of_one_message_at_once": test_moves_of_one_message_at_the_same_time_leave_one_message,
+    "lowest_message_is_the_one_that_came_first": (
+        test_a_part_with_an_unfinished_message_is_kept_though_a_later_one_was_resumed_first
+    ),
+    "shard_worked_again_under_its_epoch": test_acks_outlive_a_shard_that_could_not_be_given_up,
+    "what_a_move_left_is_not_settled": test_a_cancel_is_final_though_the_row_of_an_earlier_move_lands_later,
+}

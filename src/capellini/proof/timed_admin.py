@@ -47,8 +47,18 @@ class TimedAdmin(Admin):
         await self._asked("move", queue, ids, seconds, lambda service: service.move(queue, ids, seconds))
 
     async def _asked(self, op: str, queue: str, ids: tuple[str, ...], seconds: tuple[float, ...], act: Any) -> None:
-        call, results = await self._nodes.call("admin", op, queue, act, ids=ids, seconds=seconds)
+        asked = self._nodes.call("admin", op, queue, act, ids=ids, seconds=seconds)
+        (call, results), _ = await asyncio.gather(asked, self._interrupted())
         call.results = results or []
+
+    async def _interrupted(self) -> None:
+        """Sometimes a node crashes in the middle of it."""
+        if not self._plan.node_trouble_every_s or self._chance.random() > 0.3:
+            return
+        await asyncio.sleep(self._chance.uniform(0.0, 0.02))
+        node = self._nodes.pick()
+        self._nodes.start_new()
+        self._nodes.crash(node)
 
     def _some_ids(self, queue: str) -> tuple[str, ...]:
         """Of what was put lately: scheduled, just read, in flight, or gone. Often those that were asked for before and
