@@ -13,11 +13,12 @@ from capellini.model.errors import Conflict, Invalid
 from capellini.model.message import Entry
 from capellini.model.options import TimedOptions, check_change, options_of
 from capellini.queues.timed.desk import AROUND_BYTES, LIFE, Desk, State
+from capellini.queues.timed.holder import PAGE_BYTES, page_rows
 from capellini.queues.timed.horizon import AHEAD_S, CALM_S, CALM_STEPS, IDLE_S, LEAD_S, Pace, next_step
 from capellini.queues.timed.positions import TICKS_PER_S, position_of, ticks_of_ms
 from capellini.queues.timed.proofs import Proof, proof_of, receipt_of
 from capellini.queues.timed.records import Change, Moving, Snapshot, known_of, packed, unpacked
-from capellini.queues.timed.rows import TimedRow, order_key, row_in, row_out
+from capellini.queues.timed.rows import PAGE_ROWS, TimedRow, order_key, row_in, row_out
 from capellini.store.interface import Row
 
 NOW = ticks_of_ms(1_800_000_000_000)
@@ -141,6 +142,12 @@ def test_what_is_in_flight_has_a_limit_after_which_nothing_is_taken_until_one_co
     assert desk.take(10, 200) == [messages[2]] and desk.take(10, 200) == []
     assert desk.roll(100) == [messages[1]]  # its visibility is over
     assert (desk.flying_bytes, desk.take(10, 300), desk.flying_bytes) == (one, [messages[1]], 2 * one)
+
+
+def test_large_messages_are_read_a_few_at_a_time() -> None:
+    assert page_rows([row_at(at) for at in range(10)]) == PAGE_ROWS
+    assert page_rows([row_at(0, entry=Entry(b"m" * PAGE_BYTES))]) == 1
+    assert page_rows([row_at(0, entry=Entry(b"m" * (PAGE_BYTES // 10)))]) == 9
 
 
 def test_an_extended_message_stays_hidden() -> None:

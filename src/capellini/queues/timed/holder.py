@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -21,7 +21,7 @@ from capellini.model.errors import CapelliniError, StoreError
 from capellini.queues.lease import Lease
 from capellini.queues.log.turns import Turns
 from capellini.queues.timed.committing import GATHER_ITEMS, GATHER_RATE, Committing, Part
-from capellini.queues.timed.desk import Desk, Message, State
+from capellini.queues.timed.desk import Desk, Message, State, size_of
 from capellini.queues.timed.horizon import AHEAD_S, OPERATOR_EPOCH, WOKEN_EVERY_S, Pace, next_step, write_horizon
 from capellini.queues.timed.judging import Judging, moved_row
 from capellini.queues.timed.place import TimedPlace
@@ -45,6 +45,8 @@ from capellini.store.schema import TIMED_ROWS, TIMED_SHARDS
 
 ROOM_ROWS: Final = 5_000  # that wait or are ready on a desk: some seconds of the highest rates
 ROOM_BYTES: Final = 16 * 1024 * 1024
+FIRST_ROWS: Final = 50  # of a holder's first read: it does not know yet how large they are
+PAGE_BYTES: Final = 4 * 1024 * 1024  # of one read, about
 TROUBLE_S: Final = 0.3  # pause after the store did not answer
 DROP_AHEAD_US: Final = 3_600_000_000  # a drop outdates rows whose writers' clocks were ahead; nothing comes later
 STAMP_BITS: Final = 28  # of stamps per epoch; a drop's, which is a time, is above those of millions of epochs
@@ -77,6 +79,7 @@ class Holder:
         self._stepped_s = -1e9
         self._parts: list[str] = []  # that had rows and are not dropped
         self._dropped = ""
+        self._page_rows = FIRST_ROWS
         self._nudge = asyncio.Event()
         self._loops: set[asyncio.Task[Any]] = set()  # ended when this stops
         self._tasks: set[asyncio.Task[Any]] = set()  # end by themselves, soon after
@@ -299,7 +302,9 @@ class Holder:
         self.place.saw_horizon(self.shard, horizon)
 
     async def _read(self) -> None:
-        reach = await read_between(self.place, self.shard, self.read, self._confirmed, PAGE_ROWS)
+        reach = await read_between(self.place, self.shard, self.read, self._confirmed, self._page_rows)
+        if reach.rows:
+            self._page_rows = page_rows(reach.rows)
         passed = await self.judging.prepared(reach)
         if self.stopped or passed is None:
             return
@@ -338,7 +343,8 @@ class Holder:
         now_ms = self.place.now_ms()
         taken = self.desk.take(count, now_ms + visibility_ms + self.place.max_skew_ms)
         tell_held(self.place, self.place.events.delivered, taken)
-        self.place.late_ms.extend(now_ms - message.row.due_ms for message in taken if message.deliveries == 1)
+        rows = [message.row for message in taken if message.deliveries == 1]
+        self.place.late_ms.extend(now_ms - max(row.due_ms, row.put_ms) for row in rows)  # due before its put: at once
         again = [message for message in taken if message.deliveries > 1]
         if again:
             part = Part(None)
@@ -401,6 +407,12 @@ class Holder:
         """All that lies before is finished."""
         first = self.desk.first()
         return ticks_of(first.row.position) if first else ticks_of(self.read)
+
+
+def page_rows(rows: Sequence[TimedRow]) -> int:
+    """How many to read next, if they are as large as these."""
+    size = sum(size_of(row) for row in rows)
+    return max(1, min(PAGE_ROWS, PAGE_BYTES * len(rows) // size))
 
 
 async def read_halted(place: TimedPlace, shard: int) -> bool:
