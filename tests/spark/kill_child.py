@@ -15,7 +15,7 @@ from capellini.pipeline.session import Plan, session
 MAX_ROWS = 1_500
 
 
-def say(rows: int) -> None:
+def say(rows: int, left: int | None) -> None:
     print(f"rows {rows}", flush=True)
 
 

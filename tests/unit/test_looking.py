@@ -198,6 +198,21 @@ async def test_a_pile_of_letters_moves_side_by_side_there_and_back(node: Node) -
     assert (await node.service.statistics("jobs")).dead == 0
 
 
+async def test_chosen_letters_go_back_and_the_others_stay(node: Node) -> None:
+    await letters(node, "jobs", [b"%d" % number for number in range(6)])
+    found = {each.body: each.id for each in await node.service.dead("jobs")}
+    held = (await node.service.get("letters", 1))[0]  # the first: whoever holds it has it
+    wanted = [found[b"%d" % number] for number in range(4)]
+    assert await node.service.redrive("jobs", ids=[*wanted, "999", wanted[1]]) == 3
+    assert await node.service.redrive("jobs", ids=wanted) == 0
+    assert {each.body for each in await node.service.peek("jobs", 10)} == {b"1", b"2", b"3"}
+    left = {each.body: each for each in await node.service.dead("jobs")}
+    assert set(left) == {b"0", b"4", b"5"} and left[b"4"].deliveries == 0
+    await node.service.ack("letters", [held.receipt])
+    with pytest.raises(Invalid, match="not a message id"):
+        await node.service.redrive("jobs", ids=["first"])
+
+
 def test_neighbours_in_a_bucket_are_carried_together() -> None:
     assert stretches([3, 1, 2, 9, 10, 11, 25], 10) == [(1, 3), (9, 1), (10, 2), (25, 1)]
     assert stretches([], 10) == []

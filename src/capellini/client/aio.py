@@ -437,10 +437,19 @@ class AsyncClient(Generic[T]):
         return await self._service.dead(queue, count, after)
 
     async def redrive(
-        self, queue: str, count: int | None = None, *, progress: Callable[[int], object] | None = None
-    ) -> int:
-        """Moves dead letters back, each exactly once; how many. `progress` is called with how many more."""
+        self, queue: str, count: int | None = None, *, ids: Sequence[str] | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> int:  # fmt: skip
+        """Moves dead letters back, each exactly once; how many. `ids`: only these of them. `progress` is called with
+        how many more."""
         moved = 0
+        if ids is not None:
+            for at in range(0, len(ids), REDRIVE_PART):
+                some = await self._service.redrive(queue, ids=ids[at : at + REDRIVE_PART])
+                moved += some
+                if progress is not None:
+                    progress(some)
+            return moved
         while count is None or moved < count:
             asked = REDRIVE_PART if count is None else min(REDRIVE_PART, count - moved)
             some = await self._service.redrive(queue, asked)

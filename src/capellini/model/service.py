@@ -221,8 +221,9 @@ class Service(ABC):
         """What lies in the dead-letter queue of `name` and came from it."""
 
     @abstractmethod
-    async def redrive(self, name: str, count: int | None = None) -> int:
-        """Moves dead letters of `name` back into it, exactly once each; how many."""
+    async def redrive(self, name: str, count: int | None = None, ids: Sequence[str] | None = None) -> int:
+        """Moves dead letters of `name` back into it, exactly once each; how many. `ids`: only these, of those that
+        nobody holds; `count` says nothing then."""
 
     @abstractmethod
     async def buckets(self, name: str, limit: int = 100) -> list[BucketView]: ...

@@ -118,10 +118,10 @@ class Dispatcher(Service):
             return await served.dead(name, count, after)
         return await self._work.dead(name, count, after)
 
-    async def redrive(self, name: str, count: int | None = None) -> int:
+    async def redrive(self, name: str, count: int | None = None, ids: Sequence[str] | None = None) -> int:
         if isinstance(served := await self._of(name), LogBroker):
-            return await served.merge_dead(*split_name(name), count)
-        return await self._work.redrive(name, count)
+            return await served.merge_dead(*split_name(name), count, ids)
+        return await self._work.redrive(name, count, ids)
 
     # By kind
 

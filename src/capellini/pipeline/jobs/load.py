@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from capellini.model.errors import Conflict, Invalid, NotFound
-from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run
+from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run, silent
 from capellini.pipeline.source.data import register
 from capellini.pipeline.source.reach import Record, reached
 
@@ -44,7 +44,7 @@ class Load(msgspec.Struct, frozen=True):
     per_s: float | None = None
 
 
-def load(spark: SparkSession, wanted: Load, say: Say = lambda rows: None) -> Summary:
+def load(spark: SparkSession, wanted: Load, say: Say = silent) -> Summary:
     """Raises Invalid, NotFound, WrongKind, or what putting raises."""
     record = record_of(wanted.at, wanted.queue)
     form = wanted.form or form_of(wanted.path)

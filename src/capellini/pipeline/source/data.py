@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from capellini.model.errors import Invalid, WrongKind
 from capellini.pipeline.sink.writer import BatchSink, StreamSink
-from capellini.pipeline.source.asking import COUNTERS, Asked, asked_of
+from capellini.pipeline.source.asking import COUNTERS, EVENTS, Asked, asked_of
 from capellini.pipeline.source.columns import chosen, ddl
 from capellini.pipeline.source.counter_source import CounterReader
 from capellini.pipeline.source.log_source import LogReader, LogStreamReader
@@ -63,10 +63,16 @@ class Capellini(DataSource):
 
     @property
     def _kind(self) -> str:
-        return COUNTERS if self._asked.read == COUNTERS else self._found().kind
+        if self._asked.read == COUNTERS:
+            return COUNTERS
+        kind = self._found().kind
+        if self._asked.read == EVENTS and kind != "log":
+            raise WrongKind(f"{self._asked.queue} is a {kind} queue: the journal is a log queue")
+        return kind
 
     def schema(self) -> str:
-        return ddl(self._kind, chosen(self._kind, self._asked.columns))
+        shown = EVENTS if self._asked.read == EVENTS else self._kind
+        return ddl(shown, chosen(shown, self._asked.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._kind == COUNTERS:
