@@ -173,7 +173,7 @@ def test_files_are_loaded_once_and_a_new_one_later(
     (files / "one.jsonl").write_bytes(b"\n".join(numbered(range(2_000))) + b"\n")
     wanted = Load(str(files), at, "loaded", str(tmp_path / "checkpoint"))
     seen: list[int] = []
-    assert load(spark_here, wanted, seen.append).rows == 2_000 == sum(seen)
+    assert load(spark_here, wanted, lambda rows, left: seen.append(rows)).rows == 2_000 == sum(seen)
     assert load(spark_here, wanted).rows == 0
     (files / "two.jsonl").write_bytes(b"\n".join(numbered(range(2_000, 2_100))))
     assert load(spark_here, wanted).rows == 100

@@ -6,7 +6,9 @@
     columns   of messages     generation extent number put_at body attributes · queue day (and batch)
               of the journal  its events (journal/columns.py), stored_at · day (and batch)
 
-Work and timed queues have no positions to go on from: `snapshot` writes what is in them now, as of one day and time.
+Work and timed queues have no positions to go on from. With their option journal=bodies each message that was put is in
+a log queue of the nodes' own as well (node/bodies.py), from which it is archived exactly once; without, `snapshot`
+writes what is in them now, as of one day and time.
 Retention drops whole days; compaction makes large files of small ones, and is Delta's.
 
 What an archive is of is written down in it (NOTE): it does not become another's target.
@@ -23,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from capellini.model.errors import Conflict, Invalid, WrongKind
-from capellini.model.options import JOURNAL
+from capellini.model.options import BODIES, INTERNAL, JOURNAL, WITH_BODIES
+from capellini.node.bodies import GENERATION, ID, OF
 from capellini.pipeline.jobs.load import record_of
 from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run, silent
 from capellini.pipeline.source.asking import EVENTS, FAIL
@@ -55,8 +58,11 @@ class Archive(msgspec.Struct, frozen=True):
 def archive(spark: SparkSession, wanted: Archive, say: Say = silent) -> Summary:
     """Raises Invalid, NotFound, WrongKind, Unavailable (retention was faster), or what Spark says."""
     record = record_of(wanted.at, wanted.queue)
-    if record.kind != "log":
-        raise WrongKind(f"{wanted.queue} is a {record.kind} queue: take a snapshot of it instead")
+    if record.kind != "log" and record.options.journal != WITH_BODIES:
+        raise WrongKind(
+            f"{wanted.queue} is a {record.kind} queue: take a snapshot of it, or set its option journal=bodies, with "
+            "which what is put from then on is archived exactly once"
+        )
     if wanted.form not in FORMS:
         raise Invalid(f"{wanted.form!r} is no form of an archive: use {', '.join(FORMS)}")
     of = EVENTS if wanted.queue == JOURNAL else MESSAGES
@@ -67,16 +73,31 @@ def archive(spark: SparkSession, wanted: Archive, say: Say = silent) -> Summary:
     )  # fmt: skip
     _mark(wanted.path, of, wanted.form)
     register(spark)
-    options = {"at": wanted.at, "queue": wanted.queue, "missing": wanted.missing}
+    source = wanted.queue if record.kind == "log" else BODIES
+    options = {"at": wanted.at, "queue": source, "missing": wanted.missing}
     options |= {"read": EVENTS, "columns": "*"} if of == EVENTS else {"columns": COLUMNS}
     told = {"max_rows": wanted.max_rows, "task_rows": wanted.task_rows, "reads_per_s": wanted.reads_per_s}
     options |= {name: repr(value) for name, value in told.items() if value is not None}
     with plainly():
         rows = spark.readStream.format("capellini").options(**options).load()
+    if source == BODIES:
+        rows = _put_into(rows, wanted.queue, record.generation)
     stored = "stored_at" if of == EVENTS else "put_at"
     dated = rows.selectExpr("*", f"date_format({stored}, 'yyyy-MM-dd') AS day")
     writer = dated.writeStream.foreachBatch(_writing(wanted, BY[of], name))
     return run(spark, writer, wanted.checkpoint, wanted.once, say)
+
+
+def _put_into(rows: DataFrame, queue: str, generation: int) -> DataFrame:
+    """The messages of one queue, of those that nodes told with their bodies."""
+    from pyspark.sql import functions as f
+
+    of = rows.where((f.col(f"attributes.`{OF}`") == queue) & (f.col(f"attributes.`{GENERATION}`") == str(generation)))
+    own = f"map_filter(attributes, (name, value) -> NOT startswith(name, '{INTERNAL}'))"
+    return of.select(
+        f.lit(queue).alias("queue"), f.lit(generation).cast("bigint").alias("generation"),
+        f.col(f"attributes.`{ID}`").alias("id"), "put_at", "body", f.expr(own).alias("attributes"),
+    )  # fmt: skip
 
 
 def _mark(path: str, of: str, form: str) -> None:
