@@ -11,6 +11,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +43,9 @@ class Capellini(Server):
         arguments = ["--store", self.store, "--listen", f"127.0.0.1:{self.port}", *self.more]
         self.spawn([sys.executable, "-c", MAIN, "serve", *arguments, "--log-level", "warning"])
         self.until(lambda: accepts(self.port))
+
+    def version(self) -> str:
+        return version("capellini")
 
     @property
     def address(self) -> str:
