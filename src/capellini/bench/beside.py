@@ -45,7 +45,9 @@ SERVERS: Final[tuple[type[Server], ...]] = (
     Litequeue,
 )  # fmt: skip
 FULL: Final = Scale(repeats=3, put_s=0.6, mixed_s=1.0, pace_s=5.0, backlog=1_000_000, fill_s=15.0, drain_s=15.0)
-QUICK: Final = Scale(repeats=1, put_s=0.2, mixed_s=0.4, pace_s=1.0, backlog=50_000, fill_s=1.0, drain_s=1.0)
+QUICK: Final = Scale(
+    repeats=1, put_s=0.2, mixed_s=0.3, pace_s=1.0, backlog=50_000, fill_s=0.8, drain_s=0.8, all_recover=False
+)  # fmt: skip
 
 
 async def run(quick: bool, only: str | None, page: Path | None = None) -> list[Figure]:

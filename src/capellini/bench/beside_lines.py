@@ -81,6 +81,7 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {  # by figure
     "peers.cpu_b100_vs_redis": ("mixed_b100_100B",),
     "peers.recovery_1M_s": ("backlog",),
 }
+NOT_QUICK: Final = {"mixed_b100_1kB"}  # between the other two
 ALONE: Final[Mapping[str, tuple[str, ...]]] = {  # figures that need some queues only
     "peers.cpu_b100_vs_redis": (OURS, "Redis Streams"),
     "peers.recovery_1M_s": (OURS, OUR_LOG),
@@ -91,9 +92,7 @@ def chosen(wanted: Sequence[str], quick: bool) -> list[Line]:
     """The lines for some figures: all there are when all figures are wanted at full size."""
     if not quick and set(wanted) == {name for name in BARS if name.startswith("peers.")}:
         return list(LINES.values())
-    needed = {name for figure in wanted for name in NEEDED[figure]}
-    if quick and len(wanted) > 1:
-        needed.add("pace")
+    needed = {name for figure in wanted for name in NEEDED[figure]} - (NOT_QUICK if quick else set())
     return [line for line in LINES.values() if line.name in needed]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from capellini.bench.beside_lines import B100, GROUPS, Line, Shape
+from capellini.bench.beside_lines import B100, GROUPS, OUR_LOG, OURS, Line, Shape
 from capellini.bench.driver import Job, Report, Tally
 from capellini.bench.driving import DriverFailed, Drivers
 from capellini.bench.peers.peer import Server
@@ -39,6 +39,7 @@ class Scale(msgspec.Struct, frozen=True):
     backlog: int
     fill_s: float  # no longer than this to fill it
     drain_s: float
+    all_recover: bool = True  # not only ours are killed and started again
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -146,7 +147,7 @@ class Runs:
         before_mb = self._memory_mb()
         fill, messages = self._put(line, repeat, queue, "fill", scale.fill_s, scale.backlog)
         samples = [msgspec.structs.replace(fill, memory_mb=max(0.0, self._memory_mb() - before_mb))]
-        if "recovery" not in server.lacks:
+        if "recovery" not in server.lacks and (scale.all_recover or server.label in (OURS, OUR_LOG)):
             server.kill()
             began_s = time.monotonic()
             server.start()
