@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -41,7 +42,9 @@ class Capellini(Server):
     def start(self) -> None:
         self.port = self.port or free_port()
         arguments = ["--store", self.store, "--listen", f"127.0.0.1:{self.port}", *self.more]
-        self.spawn([sys.executable, "-c", MAIN, "serve", *arguments, "--log-level", "warning"])
+        # Compiled once and kept, as an installed program is, whatever this shell says.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        self.spawn([sys.executable, "-c", MAIN, "serve", *arguments, "--log-level", "warning"], env=environment)
         self.until(lambda: accepts(self.port))
 
     def version(self) -> str:
