@@ -30,7 +30,7 @@ from capellini.bench.driving import DriverFailed, Drivers
 from capellini.bench.figures import Figure, names
 from capellini.bench.peers.beanstalkd import Beanstalkd, BeanstalkdLazy
 from capellini.bench.peers.capellini_log import CapelliniLog
-from capellini.bench.peers.capellini_node import Capellini
+from capellini.bench.peers.capellini_node import Capellini, CapelliniFolder
 from capellini.bench.peers.elasticmq import Elasticmq
 from capellini.bench.peers.embedded_litequeue import Litequeue
 from capellini.bench.peers.nats_jetstream import Nats, NatsAlways
@@ -41,8 +41,8 @@ from capellini.bench.peers.redis_streams import Redis
 
 LOG: Final = logging.getLogger(__name__)
 SERVERS: Final[tuple[type[Server], ...]] = (
-    Capellini, CapelliniLog, Postgres, Redis, Rabbitmq, NatsAlways, Nats, Beanstalkd, BeanstalkdLazy, Elasticmq,
-    Litequeue,
+    Capellini, CapelliniLog, CapelliniFolder, Postgres, Redis, Rabbitmq, NatsAlways, Nats, Beanstalkd, BeanstalkdLazy,
+    Elasticmq, Litequeue,
 )  # fmt: skip
 FULL: Final = Scale(repeats=3, put_s=0.6, mixed_s=1.0, pace_s=5.0, backlog=1_000_000, fill_s=15.0, drain_s=15.0)
 QUICK: Final = Scale(

@@ -40,6 +40,8 @@ BODIES: Final[Mapping[str, int]] = {"100B": 100, "1kB": 1_000, "16kB": 16_000}
 GROUPS: Final = ("first", "second", "third")
 OURS: Final = "Capellini"
 OUR_LOG: Final = "Capellini log"
+OUR_FOLDER: Final = "Capellini (embedded)"
+ALL_OURS: Final = (OURS, OUR_LOG, OUR_FOLDER)
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -106,6 +108,8 @@ def skipped(server: type[Server] | Server, line: Line) -> str | None:
     """Why this queue has no part in this line; None: it has."""
     if server.label == OUR_LOG:
         return None if line.work in ("fanout", "backlog") or line.shape is B100 else "taken for batches only"
+    if server.label == OUR_FOLDER and (line.shape is not C1 or line.work not in ("apart", "mixed")):
+        return "taken for one process: with several, one of them is a server"
     if server.label == OURS and line.work == "fanout":
         return "a log queue is for that"
     return server.lacks.get(line.needs) if line.needs else None

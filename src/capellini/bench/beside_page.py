@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from capellini.bench.beside_lines import LINES, OUR_LOG, OURS, SHAPES
+from capellini.bench.beside_lines import ALL_OURS, LINES, SHAPES
 from capellini.bench.beside_plots import Bar, Panel, picture, short
 from capellini.bench.beside_results import Queue, Results, behind
 from capellini.bench.beside_runs import DELAY_S, PACE_PER_S, Sample
@@ -220,7 +220,7 @@ def _bars(results: Results, title: str, line: str, measure: str, value: Callable
 def _sorted(results: Results, values: Callable[[Queue], list[float]], most_first: bool) -> tuple[Bar, ...]:
     """The best on top."""
     bars = [
-        Bar(queue.label, median(each), min(each), max(each), queue.label in (OURS, OUR_LOG), bool(queue.durable))
+        Bar(queue.label, median(each), min(each), max(each), queue.label in ALL_OURS, bool(queue.durable))
         for queue in results.queues
         if (each := values(queue))
     ]

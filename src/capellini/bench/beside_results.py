@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from capellini.bench.beside_lines import MIXED_B100, OUR_LOG, OURS
+from capellini.bench.beside_lines import ALL_OURS, MIXED_B100, OUR_LOG, OURS
 from capellini.bench.beside_runs import Sample
 from capellini.bench.figures import Detail, Figure, judge, unmeasured
 
@@ -63,7 +63,7 @@ class Results(msgspec.Struct, frozen=True):
         found = {
             queue.label: rate
             for queue in self.queues
-            if queue.label not in (OURS, OUR_LOG) and not queue.durable
+            if queue.label not in ALL_OURS and not queue.durable
             and (rate := self.rate(queue.label, line, measure)) is not None
         }  # fmt: skip
         return max(found, key=lambda label: found[label]) if found else None
@@ -122,7 +122,7 @@ def _why_not(results: Results, ours: str, lines: Sequence[str]) -> str:
         f"{queue.label}: {reason}"
         for queue in results.queues
         if (reason := queue.missing or next((queue.skipped[line] for line in lines if line in queue.skipped), ""))
-        and (queue.label == ours or queue.label not in (OURS, OUR_LOG))
+        and (queue.label == ours or queue.label not in ALL_OURS)
     ]
     return "; ".join(reasons) or "nothing was measured"
 
@@ -171,6 +171,6 @@ def behind(results: Results) -> list[tuple[str, str, str, float]]:
         mine = results.rate(ours, line, measure)
         for queue in results.queues:
             rate = results.rate(queue.label, line, measure)
-            if mine and rate and rate > mine and queue.label not in (OURS, OUR_LOG):
+            if mine and rate and rate > mine and queue.label not in ALL_OURS:
                 found.append((line, measure, queue.label, rate / mine))
     return found

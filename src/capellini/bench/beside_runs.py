@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from capellini.bench.beside_lines import B100, GROUPS, OUR_LOG, OURS, Line, Shape
+from capellini.bench.beside_lines import ALL_OURS, B100, C1, GROUPS, LINES, Line, Shape, skipped
 from capellini.bench.driver import Job, Report, Tally
 from capellini.bench.driving import DriverFailed, Drivers
 from capellini.bench.peers.peer import Server
@@ -75,7 +75,8 @@ class Runs:
 
     def warm(self) -> None:
         """A short run that does not count; it finds the faster layout, too."""
-        line, rates = Line("warm", "mixed", B100), {}
+        shape = C1 if skipped(self._server, LINES["mixed_b100_100B"]) else B100
+        line, rates = Line("warm", "mixed", shape), {}
         for layout in self._server.layouts or ("",):
             self._server.layout = layout
             rates[layout] = self._mixed(line, 0, self._scale.mixed_s / 4)[0].per_s
@@ -147,7 +148,7 @@ class Runs:
         before_mb = self._memory_mb()
         fill, messages = self._put(line, repeat, queue, "fill", scale.fill_s, scale.backlog)
         samples = [msgspec.structs.replace(fill, memory_mb=max(0.0, self._memory_mb() - before_mb))]
-        if "recovery" not in server.lacks and (scale.all_recover or server.label in (OURS, OUR_LOG)):
+        if "recovery" not in server.lacks and (scale.all_recover or server.label in ALL_OURS):
             server.kill()
             began_s = time.monotonic()
             server.start()

@@ -243,7 +243,7 @@ async def tasks(work: Work, kind: type[AsyncLane], ready: Callable[[], None]) ->
     job = work.job
     gets = job.role in ("get", "life", "first")
     lanes = await kind.open(job.address, job.queue, job.workers, job.groups, gets, job.batch)
-    ready()
+    await asyncio.to_thread(ready)  # the loop goes on: an embedded queue may be served by this process
     await asyncio.gather(*(_work_async(work, lane, index) for index, lane in enumerate(lanes)))
     for lane in lanes:
         await lane.close()

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -66,6 +66,22 @@ class Capellini(Server):
                 await client.create_queue(queue, kind)
 
         asyncio.run(create())
+
+
+class CapelliniFolder(Capellini):
+    """Without a node: the process that opens the folder works it."""
+
+    label = "Capellini (embedded)"
+    says = "no server: AsyncClient on a folder, fsync before every answer"
+    lacks: Mapping[str, str] = {"recovery": "it has no process of its own"}
+    embedded = True
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    @property
+    def address(self) -> str:
+        return self.store
 
 
 class CapelliniLane(AsyncLane):
