@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from capellini.model.clock import RealClock
-from capellini.model.errors import Unknown
+from capellini.model.errors import Unavailable, Unknown
 from capellini.model.service import Parcel, ParcelAck
 from capellini.node.broker import Broker
 from capellini.store.rocks import RocksStore
@@ -66,7 +66,8 @@ async def test_what_could_not_be_synced_is_answered_to_nobody(broker: Broker) ->
         broker.ack_parcels("jobs", [ack_of(parcel)]),
         return_exceptions=True,
     )
-    assert [type(answer) for answer in answers] == [Unknown] * 3
+    assert all(isinstance(answer, Unknown | Unavailable) for answer in answers), answers
+    assert any(isinstance(answer, Unknown) for answer in answers)  # whoever comes after the failure is refused
 
 
 async def test_a_claim_and_an_ack_in_one_bucket_share_an_fsync(broker: Broker) -> None:

@@ -361,7 +361,8 @@ class RocksStore(Store):
         self._worker.written()
 
     async def sync(self) -> None:
-        self._writable(conditional=True)
+        self._open()
+        self._worker.check()
         if not self._worker.clean:
             await self._worker.wait()
 
