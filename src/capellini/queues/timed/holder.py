@@ -80,6 +80,7 @@ class Holder:
         self._parts: list[str] = []  # that had rows and are not dropped
         self._dropped = ""
         self._page_rows = FIRST_ROWS
+        self._read_since = False  # something was read, and no snapshot says so
         self._nudge = asyncio.Event()
         self._loops: set[asyncio.Task[Any]] = set()  # ended when this stops
         self._tasks: set[asyncio.Task[Any]] = set()  # end by themselves, soon after
@@ -270,6 +271,8 @@ class Holder:
         self._nudge.clear()
         self.roll()
         await self._drop_parts()
+        if self._read_since:
+            self._read_since = not self.committing.want_snapshot()
         if self.published > self._confirmed:
             await self._publish(self.published)
             return 0.0
@@ -305,6 +308,7 @@ class Holder:
         reach = await read_between(self.place, self.shard, self.read, self._confirmed, self._page_rows)
         if reach.rows:
             self._page_rows = page_rows(reach.rows)
+            self._read_since = True
         passed = await self.judging.prepared(reach)
         if self.stopped or passed is None:
             return
@@ -400,7 +404,7 @@ class Holder:
             await self.place.store.drop(TIMED_ROWS, partition, timestamp_us=stamp_us)
             self.place.guards["time part dropped"] += 1
             self._dropped = self._parts.pop(0)
-            self.committing.want_snapshot()
+            self._read_since = True
 
     @property
     def cursor_ticks(self) -> int:
