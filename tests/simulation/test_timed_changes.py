@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
 from tests.simulation.timed_stage import KeptBack, Stage, told
 
 from capellini.model.errors import Unavailable
@@ -12,6 +13,7 @@ from capellini.model.message import Entry
 from capellini.model.service import Done, NackItem, Problem
 from capellini.model.timed import MoveItem, Scheduled
 from capellini.proof.timed_nodes import TimedNode
+from capellini.queues.timed import holder
 from capellini.queues.timed.positions import id_text, position_of
 from capellini.queues.timed.queue import TimedQueue
 from capellini.queues.timed.rows import TimedRow, write_rows
@@ -208,6 +210,39 @@ def test_a_move_from_the_desk_that_the_next_holder_finishes_is_found_by_its_id()
         await asyncio.sleep(2.0)
         assert await cancelled(stage, second, id) == ""
         assert await all_until(stage, second, 230.0) == []
+
+    told(story, nodes=2)
+
+
+def test_a_takeover_that_is_tried_again_finishes_each_move_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+        ids = [await stage.put(first, b"%d" % at) for at in range(2)]
+        deliveries = [*await stage.get(first)]
+        while len(deliveries) < 2:
+            deliveries += await stage.get(first)
+        await stage.do(first, first.broker.nack("q", [NackItem(one.receipt, 30.0) for one in deliveries]))
+        kept = KeptBack(first, lambda batch: batch.table is TIMED_MOVED)
+        for id in ids:
+            first.client.spawn(move(stage, first, id, 200.0))
+        await stage.until(lambda: len(kept.batches) == 2)
+        read, reads = holder.read_row, 0
+
+        async def once_away(*args: Any) -> TimedRow | None:
+            nonlocal reads
+            reads += 1
+            if reads == 2:
+                raise Unavailable("the store is away")
+            return await read(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(holder, "read_row", once_away)
+            stage.nodes.crash(cast(Any, first))
+            second = await stage.held()
+            await stage.until(lambda: stage.guard("move resumed") == 2)
+            await asyncio.sleep(3.0)
+        assert reads > 2 and not stage.guard(holder.FAILED)
+        assert [await cancelled(stage, second, id) for id in ids] == ["", ""]
 
     told(story, nodes=2)
 

@@ -209,17 +209,15 @@ class Holder:
         self.desk.add(row, max(self._due_ms(row), hidden_ms), deliveries, moving)
 
     async def _resume(self) -> None:
-        """Moves that were begun."""
-        for message in list(self.desk.messages.values()):
-            moving = message.moving
-            if moving is None:
-                continue
-            self.place.guards["move resumed"] += 1
-            if moving.position is None:
-                self.spawn(self._bury(self, message))
-            else:
+        """Moves that were begun. Nothing is set going before all have arrived: till then this may be tried again, on
+        another desk."""
+        begun = [(message, message.moving) for message in self.desk.messages.values() if message.moving is not None]
+        for message, moving in begun:
+            if moving.position is not None:
                 await self._arrive(message.row, moving.position, moving)
-                self.spawn(self.finish(message))
+        for message, moving in begun:
+            self.place.guards["move resumed"] += 1
+            self.spawn(self._bury(self, message) if moving.position is None else self.finish(message))
 
     async def _arrive(self, row: TimedRow, position: UUID, moving: Moving) -> None:
         """Make sure of the row that this one was moved to, and that it is found."""

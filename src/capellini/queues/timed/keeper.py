@@ -198,6 +198,7 @@ class TimedKeeper:
         for at, record in records.items():
             if at in self._queues:
                 self._queues[at].place.options = _options(record)
+        self._worked = {item: epoch for item, epoch in self._worked.items() if item in self._rows}
         await self._stop_others(records)
         self._start_mine(records)
         for at in [at for at in self._queues if at not in records and not self._holders.get(at)]:
