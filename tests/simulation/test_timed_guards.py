@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.planted import Plant, planted
 from tests.simulation.test_timed_changes import STORIES as CHANGES
 from tests.simulation.timed_plants import BY_HAND, PLANTS
-from tests.simulation.timed_stage import Stage, told
+from tests.simulation.timed_stage import KeptBack, Stage, told
 
 from capellini.model.errors import Unavailable, Unknown
 from capellini.model.message import Entry
@@ -24,7 +24,7 @@ from capellini.queues.timed.positions import TICKS_PER_S, parse_id, shard_in
 from capellini.queues.timed.rows import partition_of
 from capellini.queues.work.place import Gone
 from capellini.store.interface import Slice
-from capellini.store.schema import TIMED_ROWS
+from capellini.store.schema import TIMED_RECORDS, TIMED_ROWS
 from capellini.store.simulation.world import EPOCH_S
 
 
@@ -436,6 +436,21 @@ def test_a_shard_that_was_retired_before_anybody_worked_it_is_found(monkeypatch:
         while one := await stage.get(second):
             found |= {each.id for each in one}
         assert id in found
+
+    told(story, nodes=2)
+
+
+def test_a_snapshot_that_could_not_be_written_is_put_off() -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+        kept = KeptBack(first, lambda batch: batch.table is TIMED_RECORDS and batch.rows[0][0] == (0,))
+        await stage.put(first)
+        (delivery,) = await stage.get(first)
+        await stage.until(lambda: stage.guard("snapshot put off") >= 1)
+        assert await stage.do(first, first.broker.ack("q", [delivery.receipt])) == [Done()]
+        kept.no_more()
+        stage.nodes.crash(cast(Any, first))
+        assert await stage.get(await stage.held()) == []
 
     told(story, nodes=2)
 

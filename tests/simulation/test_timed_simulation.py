@@ -35,6 +35,7 @@ ELSEWHERE = {
     "row of a move written by the reader": "a holder must die between a marker and its row: one seed in a hundred",
     "second copy found by its id": "a cancel must come between a put's second copy and its reading: one seed in twenty",
     "shard not given up": "the store must be away when a node stops",
+    "snapshot put off": "the store must be away when one is due: one seed in thirty",
     "unfinished row is gone": "a row must outlive its time to live: weeks",
 }
 

@@ -90,11 +90,13 @@ async def _cancel(holder: Holder, id: UUID) -> None:
     if _unread(holder, position):
         if await _cancel_unread(holder, position):
             return
-    elif id in holder.desk.ids:  # it was read while this looked for it
-        return await _cancel(holder, id)
-    elif (copy := await _second_copy(holder, id)) is not None and await _cancel_ahead(holder, copy):
-        return
-    raise _gone(holder)
+    elif id not in holder.desk.ids:
+        copy = await _second_copy(holder, id)
+        if copy is not None and await _cancel_ahead(holder, copy):
+            return
+    if id not in holder.desk.ids:
+        raise _gone(holder)
+    await _cancel(holder, id)  # it was read while this looked for it
 
 
 def _gone(holder: Holder) -> NotFound | Unavailable:
@@ -250,12 +252,12 @@ async def _move(holder: Holder, id: UUID, due_ms: int) -> None:
         _not_about_to_be_read(holder, position)
         if await _move_unread(holder, position, due_ms):
             return
-    elif id in holder.desk.ids:
-        return await _move(holder, id, due_ms)
-    elif (copy := await _second_copy(holder, id)) is not None:
+    elif id not in holder.desk.ids and (copy := await _second_copy(holder, id)) is not None:
         holder.wake(ticks_of(copy))
         raise Unavailable("this message is about to be read: nothing was changed, try again")
-    raise _gone(holder)
+    if id not in holder.desk.ids:
+        raise _gone(holder)
+    await _move(holder, id, due_ms)
 
 
 def _new_place(holder: Holder, due_ms: int) -> UUID:
