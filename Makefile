@@ -72,7 +72,7 @@ check: setup ## ruff, mypy strict, import contracts
 	$(BIN)/lint-imports
 
 bench: setup java ## measure this machine: stores, queues and counters, with the peers that can be had
-	for name in store work timed log counters; do $(BIN)/capellini bench $$name; done
+	for name in store work timed log counters pipeline; do $(BIN)/capellini bench $$name; done
 
 bench-peers: setup java ## measure beside other queues (about 20 minutes), and write what was found into docs/benchmarks.md
 	$(BIN)/capellini bench peers --page docs

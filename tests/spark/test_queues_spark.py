@@ -81,9 +81,10 @@ def test_a_log_queue_is_read_from_its_node_and_from_its_folder(
     assert {one.id for one in peeked} <= {row["id"] for row in rows}
     put_at = sorted(row["put_at"] for row in rows)
     middle = put_at[500].timestamp()
-    assert table(spark_here, at, "plain", since=repr(middle)).count() + table(
-        spark_here, at, "plain", until=repr(middle)
-    ).count() == 700  # fmt: skip
+    since = table(spark_here, at, "plain", since=repr(middle)).count()
+    assert since + table(spark_here, at, "plain", until=repr(middle)).count() == 700
+    pushed = table(spark_here, at, "plain", filters="push").where(f"put_at >= timestamp_millis({round(middle * 1000)})")
+    assert pushed.count() == since
 
 
 def test_a_write_that_is_run_again_under_its_name_adds_nothing(

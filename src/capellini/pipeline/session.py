@@ -43,6 +43,8 @@ DELTA_SETTINGS: Final = {
     "spark.databricks.delta.snapshotPartitions": "2",  # 50 would be 50 tasks for a handful of files
 }
 CONNECT: Final = "sc://"
+REMOTE_SETTINGS: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.maxRecordsPerBatch": "65536"}
+CAUSE: Final = re.compile(r"Caused by: |details = ")  # within what Java and gRPC say
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -65,18 +67,40 @@ def session(plan: Plan | None = None, name: str = "capellini") -> SparkSession:
         raise CannotOpen(f"{error.name} is missing: install capellini[spark]") from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if plan.master.startswith(CONNECT):
-        found: SparkSession = SparkSession.builder.remote(plan.master).appName(name).getOrCreate()
-        found.addArtifacts(str(package_zip()), pyfile=True)
-        return found
+        return _connected(plan, name)
     check_java()
     builder = SparkSession.builder.master(plan.master).appName(name)
     for key, value in settings_for(plan).items():
         builder = builder.config(key, value)
-    found = builder.getOrCreate()
+    try:
+        found: SparkSession = builder.getOrCreate()
+    except Exception as error:  # whatever Java throws: pages of it, of which one line is of use
+        raise CannotOpen(f"Spark could not be started on {plan.master}: {_said(error)}") from None
     found.sparkContext.setLogLevel("ERROR")
     if not _local(plan):
         found.sparkContext.addPyFile(str(package_zip()))
     return found
+
+
+def _connected(plan: Plan, name: str) -> SparkSession:
+    """Through Spark Connect: the server has its own settings, and gets the package."""
+    from pyspark.sql import SparkSession
+
+    try:
+        builder = SparkSession.builder.remote(plan.master).appName(name)
+        for key, value in (REMOTE_SETTINGS | plan.settings).items():
+            builder = builder.config(key, value)
+        found: SparkSession = builder.getOrCreate()
+        found.addArtifacts(str(package_zip()), pyfile=True)
+    except Exception as error:
+        raise CannotOpen(f"there is no Spark Connect at {plan.master}: {_said(error)}") from None
+    return found
+
+
+def _said(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if CAUSE.match(line)]
+    return (causes or lines or [type(error).__name__])[-1 if causes else 0][:300]
 
 
 def settings_for(plan: Plan) -> dict[str, str]:

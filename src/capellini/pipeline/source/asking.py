@@ -5,6 +5,8 @@
     read          messages (as the queue's kind has them), journal (what happened to them: events), or counters
     columns       names with commas, or *; see columns.py
     since, until  only messages put at that time or later, or before: seconds since 1970 or ISO 8601
+    filters       spark: applied by Spark to what was read; push: those on put_at narrow what is read. Then the
+                  frame is for one query: Spark 4.2 keeps a pushed filter for later ones, too
     start         streams: earliest (what is kept), latest, or a time
     missing       fail: what was dropped before it was read is an error; oldest: go on with the oldest there is
     task_rows     messages of one task at most
@@ -29,6 +31,8 @@ from capellini.model.options import JOURNAL, check_name
 MESSAGES: Final = "messages"
 COUNTERS: Final = "counters"
 EVENTS: Final = "journal"
+SPARK: Final = "spark"
+PUSH: Final = "push"
 FAIL: Final = "fail"
 OLDEST: Final = "oldest"
 TASK_ROWS: Final = 250_000  # a second or so of work: enough to hide what a task costs, small enough to spread
@@ -38,7 +42,7 @@ TASK_SHEETS: Final = 500
 MAX_SHEETS: Final = 20_000
 KNOWN: Final = (
     "at", "queue", "read", "columns", "since", "until", "start", "missing", "task_rows", "max_rows", "reads_per_s",
-    "job", "per_s",
+    "job", "per_s", "filters",
 )  # fmt: skip
 
 
@@ -47,6 +51,7 @@ class Asked(msgspec.Struct, frozen=True):
     queue: str = ""
     read: str = MESSAGES
     columns: str | None = None
+    filters: str = SPARK
     since_ms: int | None = None
     until_ms: int | None = None
     start: str = EARLIEST
@@ -78,6 +83,7 @@ def asked_of(options: Mapping[str, str]) -> Asked:
         queue=queue,
         read=read,
         columns=given.get("columns"),
+        filters=_one_of("filters", given.get("filters", SPARK), (SPARK, PUSH)),
         since_ms=_ms("since", given["since"]) if "since" in given else None,
         until_ms=_ms("until", given["until"]) if "until" in given else None,
         start=start,

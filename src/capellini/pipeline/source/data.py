@@ -21,10 +21,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from capellini.model.errors import Invalid, WrongKind
 from capellini.pipeline.sink.writer import BatchSink, StreamSink
-from capellini.pipeline.source.asking import COUNTERS, EVENTS, Asked, asked_of
+from capellini.pipeline.source.asking import COUNTERS, EVENTS, PUSH, Asked, asked_of
 from capellini.pipeline.source.columns import chosen, ddl
 from capellini.pipeline.source.counter_source import CounterReader
-from capellini.pipeline.source.log_source import LogReader, LogStreamReader
+from capellini.pipeline.source.log_source import LogReader, LogStreamReader, NarrowedReader
 from capellini.pipeline.source.reach import Record, reached
 from capellini.pipeline.source.timed_source import TimedReader
 from capellini.pipeline.source.work_source import WorkReader
@@ -77,8 +77,9 @@ class Capellini(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._kind == COUNTERS:
             return CounterReader(self._asked)
+        of_log = NarrowedReader if self._asked.filters == PUSH else LogReader
         readers: dict[str, type[LogReader | WorkReader | TimedReader]] = {
-            "log": LogReader, "work": WorkReader, "timed": TimedReader
+            "log": of_log, "work": WorkReader, "timed": TimedReader
         }  # fmt: skip
         return readers[self._kind](self._asked, self._found())
 

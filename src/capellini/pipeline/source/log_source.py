@@ -9,20 +9,32 @@ micro-batch has the same rows, in the same tasks, in the same order. An offset n
 list; one that retention dropped leaves it, if it had been read to its end. If not, that is an error, unless `missing`
 says to go on with the oldest there is.
 
-Filters are not pushed down by Spark's own call for it: Spark 4.2 keeps a pushed filter with the frame it was loaded as,
-and applies it to later queries of that frame that have none. `since` and `until` narrow what is read.
+Filters are pushed down where the option `filters` says so (`Narrowed`), and not else: Spark 4.2 keeps a pushed filter
+with the frame it was loaded as, and applies it to later queries of that frame that have none. `since` and `until`
+narrow what is read at any time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, reduce
 from typing import Any, Final
 
 import msgspec
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from capellini.model.address import RocksAddress, parse
@@ -100,6 +112,30 @@ class LogReader(DataSourceReader):
 async def _planned(asked: Asked, record: Record) -> list[Range]:
     async with reached(asked.at, asked.reads_per_s) as reach:
         return await ranges_of(reach, record, asked.since_ms, asked.until_ms)
+
+
+class NarrowedReader(LogReader):
+    """The same, that Spark tells its filters (a reader that can be told fails where Spark may not push)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """They are applied by Spark as well: what is read is only not more than needed, by a block."""
+        self._asked = reduce(narrowed, filters, self._asked)
+        return filters
+
+
+def narrowed(asked: Asked, filter: Filter) -> Asked:
+    """What is to be read when only what passes this filter counts."""
+    column, value = getattr(filter, "attribute", None), getattr(filter, "value", None)
+    if column != ("put_at",) or not isinstance(value, datetime.datetime):
+        return asked
+    ms = int((value if value.tzinfo else value.astimezone()).timestamp() * 1000)  # without a zone it is this machine's
+    match filter:
+        case GreaterThan() | GreaterThanOrEqual() | EqualTo():
+            asked = msgspec.structs.replace(asked, since_ms=max(ms, asked.since_ms or 0))
+    match filter:
+        case LessThan() | LessThanOrEqual() | EqualTo():
+            return msgspec.structs.replace(asked, until_ms=min(ms + 1, asked.until_ms or ms + 1))
+    return asked
 
 
 def read_task(asked: Asked, shape: Shape, task: InputPartition) -> Iterator[Any]:
