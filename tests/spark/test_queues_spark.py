@@ -194,6 +194,9 @@ def test_tables_become_messages_and_messages_files(
     load(spark_here, Load(str(tmp_path / "csv"), at, "rows", str(tmp_path / "c2"), body="name"))
     wanted = [f'{{"id":{at},"name":"name {at}"}}'.encode() for at in range(50)]
     assert found(spark_here, at, "rows") == sorted(wanted + [f"name {at}".encode() for at in range(50)])
+    frame.selectExpr("*", "1 AS more").write.option("header", True).mode("overwrite").csv(str(tmp_path / "csv"))
+    with pytest.raises(Conflict, match="its columns is"):
+        load(spark_here, Load(str(tmp_path / "csv"), at, "rows", str(tmp_path / "c2"), body="name"))
     for form in ("parquet", "json", "csv", "text"):
         assert unload(spark_here, Unload(at, "rows", str(tmp_path / f"out-{form}"), form)) == 100
     with pytest.raises(Conflict, match="there already"):

@@ -18,6 +18,7 @@ import msgspec
 
 from capellini.cli.speaking import errors_said, hint, pairs, say_json, say_table, talks
 from capellini.cli.watching import streaming, working
+from capellini.model.errors import CannotOpen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,8 +59,13 @@ def spark_on(
     with errors_said():
         chosen = pairs(settings, "a setting")
         spark = session(Plan(master, memory_mb, delta=delta, settings=chosen))
+        from capellini.pipeline.jobs.running import plainly
+
         try:
-            yield spark
+            with plainly():
+                yield spark
+        except OSError as error:  # a folder that may not be written, a full disk
+            raise CannotOpen(f"{error.filename or 'a file'}: {error.strerror or error}") from error
         finally:
             spark.stop()
 
@@ -248,12 +254,11 @@ def audit(
     as it is now. Exit code 1 when a promise was broken."""
     with spark_on(master, memory_mb, settings, delta=form == "delta" or _is_delta(journal)) as spark:
         from capellini.pipeline.audit import days, job
-        from capellini.pipeline.jobs.running import plainly
         from capellini.pipeline.journal.columns import is_address, read_journal
 
         options = job.Options(None if all_drained else frozenset(drained), skew_s, late_s, stuck_s)
         place = journal if is_address(journal) else _whole(journal)
-        with plainly(), working(spark, "auditing") as say:
+        with working(spark, "auditing") as say:
             rows = read_journal(spark, place, form, days=state is not None)
             if state is None:
                 summary, findings = job.audit(rows, options, say)
@@ -318,13 +323,12 @@ def report(
     JOURNAL is what an audit takes, too: an archive of the journal, a file of events, or an address."""
     with spark_on(master, memory_mb, settings, delta=_is_delta(kept) or _is_delta(journal)) as spark:
         from capellini.pipeline.jobs.archive import read_archive
-        from capellini.pipeline.jobs.running import plainly
         from capellini.pipeline.journal.columns import is_address, read_journal
         from capellini.pipeline.report import page as pages
         from capellini.pipeline.report import tables
 
         place = journal if is_address(journal) else _whole(journal)
-        with plainly(), working(spark, "reading the journal"):
+        with working(spark, "reading the journal"):
             archived = read_archive(spark, _whole(kept)) if kept else None
             found = tables.report(read_journal(spark, place, form), archived)
         Path(page).write_text(pages.page(found, title), encoding="utf-8")
@@ -351,7 +355,6 @@ def dead_letters(
     """Show the dead letters of QUEUE in groups, with samples; or move chosen ones back."""
     with spark_on(master, memory_mb, settings) as spark:
         from capellini.pipeline.jobs import letters as job
-        from capellini.pipeline.jobs.running import plainly
 
         wanted = job.Letters(at, queue, tuple(name.strip() for name in by.split(",")), ignore, where, top)
         if redrive:
@@ -359,7 +362,7 @@ def dead_letters(
                 moved = job.redrive(spark, wanted)
             click.echo(f'{{"moved":{moved}}}' if as_json else f"moved {moved:,}")
             return
-        with plainly(), working(spark, "reading letters"):
+        with working(spark, "reading letters"):
             rows = [row.asDict(recursive=True) for row in job.groups(spark, wanted).collect()]
         if as_json:
             for row in rows:

@@ -50,14 +50,16 @@ def load(spark: SparkSession, wanted: Load, say: Say = silent) -> Summary:
     form = wanted.form or form_of(wanted.path)
     if form not in FORMS:
         raise Invalid(f"{form!r} is no form of files: use {', '.join(FORMS)}")
+    register(spark)
+    with plainly():
+        files = _files(spark, wanted.path, form, bool(wanted.body))
+        rows = _messages(files, form, wanted.body, record.kind)
+    # The columns, too: of a batch that comes again the same messages must come.
     claim(
         wanted.checkpoint,
         {"job": "load", "path": wanted.path, "queue": wanted.queue, "generation": record.generation, "form": form,
-         "body": wanted.body, "paced": wanted.per_s is not None},
+         "body": wanted.body, "columns": files.schema.simpleString(), "paced": wanted.per_s is not None},
     )  # fmt: skip
-    register(spark)
-    with plainly():
-        rows = _messages(_files(spark, wanted.path, form, bool(wanted.body)), form, wanted.body, record.kind)
     return run(spark, sink(rows, wanted.at, wanted.queue, wanted.per_s), wanted.checkpoint, wanted.once, say)
 
 
