@@ -53,13 +53,14 @@ def load(spark: SparkSession, wanted: Load, say: Say = silent) -> Summary:
     register(spark)
     with plainly():
         files = _files(spark, wanted.path, form, bool(wanted.body))
-        rows = _messages(files, form, wanted.body, record.kind)
     # The columns, too: of a batch that comes again the same messages must come.
     claim(
         wanted.checkpoint,
         {"job": "load", "path": wanted.path, "queue": wanted.queue, "generation": record.generation, "form": form,
          "body": wanted.body, "columns": files.schema.simpleString(), "paced": wanted.per_s is not None},
     )  # fmt: skip
+    with plainly():
+        rows = _messages(files, form, wanted.body, record.kind)
     return run(spark, sink(rows, wanted.at, wanted.queue, wanted.per_s), wanted.checkpoint, wanted.once, say)
 
 
