@@ -53,9 +53,10 @@ def test_settings_fit_the_machine_and_delta_comes_by_its_coordinate() -> None:
     assert "spark.driver.host" not in settings_for(Plan("spark://elsewhere:7077"))
 
 
-def test_a_spark_connect_that_is_not_there_is_said_in_one_line() -> None:
-    with pytest.raises(CannotOpen, match="no Spark Connect at sc://") as error:
-        session(Plan("sc://127.0.0.1:1/;use_ssl=nonsense"))
+@pytest.mark.parametrize("master", ["sc://127.0.0.1:1", "spark://127.0.0.1:1"])
+def test_a_master_that_is_not_there_is_said_in_one_line(master: str) -> None:
+    with pytest.raises(CannotOpen, match=f"no Spark answers at {master}") as error:
+        session(Plan(master))
     assert "\n" not in error.value.says
 
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 JAVA_LEAST: Final = 17  # what Spark 4 needs
 JAVA_WITHIN_S: Final = 20.0
+PORTS: Final = {"sc": 15_002, "spark": 7_077}
+THERE_WITHIN_S: Final = 10.0
 LEAST_MEMORY_MB: Final = 768  # below this Spark itself does not start
 MOST_MEMORY_MB: Final = 8 * 1024  # what the jobs keep is bounded; more memory is better left to the page cache
 MEMORY_SHARE: Final = 4  # a quarter of the machine: Python workers and the page cache want theirs
@@ -66,6 +70,7 @@ def session(plan: Plan | None = None, name: str = "capellini") -> SparkSession:
     except ModuleNotFoundError as error:
         raise CannotOpen(f"{error.name} is missing: install capellini[spark]") from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    check_there(plan.master)
     if plan.master.startswith(CONNECT):
         return _connected(plan, name)
     check_java()
@@ -150,6 +155,17 @@ def fitted_memory_mb() -> int:
 def ivy_folder() -> Path:
     """Fixed, so that the second start needs no network."""
     return cache_folder() / "ivy"
+
+
+def check_there(master: str) -> None:
+    """Raises CannotOpen when nobody listens at a master of the network: Spark itself tries for minutes."""
+    parts = urlsplit(master)
+    if parts.scheme not in PORTS or "," in parts.netloc or not parts.hostname:
+        return  # here, or one of several, or something else that Spark knows
+    try:
+        socket.create_connection((parts.hostname, parts.port or PORTS[parts.scheme]), THERE_WITHIN_S).close()
+    except (OSError, ValueError) as error:
+        raise CannotOpen(f"no Spark answers at {master}: {error}") from None
 
 
 def check_java() -> None:
