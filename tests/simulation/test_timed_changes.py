@@ -14,6 +14,7 @@ from capellini.model.service import Done, NackItem, Problem
 from capellini.model.timed import MoveItem, Scheduled
 from capellini.proof.timed_nodes import TimedNode
 from capellini.queues.timed import holder
+from capellini.queues.timed.keyed import CLAIMED, key_cell
 from capellini.queues.timed.positions import id_text, position_of
 from capellini.queues.timed.queue import TimedQueue
 from capellini.queues.timed.rows import TimedRow, write_rows
@@ -374,6 +375,22 @@ def test_a_row_that_its_key_did_not_name_stays_void_when_the_key_is_forgotten() 
         assert await all_until(stage, second, stage.world.loop.time() + 10.0) == []
 
     told(story, nodes=2, window_s=60, granularity="day")
+
+
+def test_a_row_whose_key_its_holder_pins_is_made_durable_before() -> None:
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        queue = await stage.queue(node)
+        (row,) = queue.putting.placed([Scheduled(Entry(b"m"), queue.place.now_ms() + 10_000, "key:k")])
+        claimed = (CLAIMED, id_text(row.id))
+        await stage.do(node, key_cell(queue.place, "key:k", 600).change(lambda now: (claimed, claimed)))
+        await stage.do(node, write_rows(queue.place, [row]))  # as if only some replicas had it: its putter is gone
+        written: list[Batch] = []
+        KeptBack(node, lambda batch: written.append(batch) is not None)
+        assert [one.id for one in await stage.get(node, 20.0)] == [id_text(row.id)]
+        assert [key for batch in written if batch.table is TIMED_ROWS for key, _ in batch.rows] == [(row.position,)]
+
+    told(story)
 
 
 STORIES = {

@@ -72,7 +72,7 @@ class Judging:
         """Is this the id that its key names? Copies of what was read, and moved rows, have been asked for before."""
         if row.key is None or row.version or row.name in self.recent:
             return True
-        return await accepted(self._place, row.key, row.id)
+        return await accepted(self._place, row.key, row)
 
     async def _moved_on(self, row: TimedRow, there: UUID, read_to: UUID) -> bool:
         """A row whose message was moved away: to a later place, then that one's row must be there. True: it was

@@ -26,7 +26,7 @@ from capellini.queues.timed.horizon import read_horizon
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import id_text, shard_in, ticks_of
 from capellini.queues.timed.putting import Putting
-from capellini.queues.timed.rows import TimedRow
+from capellini.queues.timed.rows import TimedRow, write_rows
 from capellini.queues.timed.telling import tell_put
 from capellini.store.interface import Value
 from capellini.store.schema import KEYS
@@ -83,13 +83,15 @@ async def put_keyed(place: TimedPlace, putting: Putting, key: str, message: Sche
     raise Unavailable("too many put with this key at once: try again")
 
 
-async def accepted(place: TimedPlace, key: str, id: UUID) -> bool:
+async def accepted(place: TimedPlace, key: str, row: TimedRow) -> bool:
     """May the holder hand this id out? Decided once, for good."""
     cell = key_cell(place, key, place.options.window_s)
-    mine = id_text(id)
+    mine = id_text(row.id)
     state = await cell.read()
     if state == (PUT, mine):
         return True
+    if state == (CLAIMED, mine):
+        await write_rows(place, [row])  # its putter may be gone, and what this read saw the next one may not
     return await cell.change(lambda now: _accept(now, mine))
 
 
