@@ -11,6 +11,7 @@ one (at least once); fan-out is an exchange bound to a queue for each group.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import subprocess
@@ -31,6 +32,8 @@ WAIT_S: Final = 0.2
 AHEAD_BATCHES: Final = 4
 LEAST_AHEAD: Final = 100
 MOST_AHEAD: Final = 2_000  # its pages advise against more for quorum queues
+
+logging.getLogger("pika").setLevel(logging.CRITICAL)  # it tells at length of every try while the server starts
 
 
 class Rabbitmq(Server):
