@@ -89,6 +89,11 @@ def gone(pointers: Pointers, bucket: int) -> bool:
     return bucket < pointers.reader and bucket not in pointers.listed
 
 
+def maybe_fresh(pointers: Pointers, bucket: int) -> bool:
+    entry = pointers.listed.get(bucket)
+    return bucket >= pointers.reader and (entry is None or entry.kind == OPEN)
+
+
 def has_gaps(pointers: Pointers | None, bucket: int) -> bool:
     """Is something known to be missing there?"""
     entry = pointers.listed.get(bucket) if pointers is not None else None

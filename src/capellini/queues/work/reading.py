@@ -156,13 +156,13 @@ class Reading:
         self._prune(pointers)
         skip = visited | self._exhausted
         mine = self._mine
-        if mine is not None and mine not in skip and _maybe_fresh(pointers, mine) and mine <= last:
+        if mine is not None and mine not in skip and pointing.maybe_fresh(pointers, mine) and mine <= last:
             return mine
         crowded = now_s < self._crowded_until_s
         first: int | None = None
         spread: list[int] = []
         for bucket in range(pointers.reader, min(last, pointers.reader + max(AHEAD, len(pointers.listed) + 1)) + 1):
-            if bucket in skip or not _maybe_fresh(pointers, bucket):
+            if bucket in skip or not pointing.maybe_fresh(pointers, bucket):
                 continue
             if not crowded:
                 return bucket
@@ -494,11 +494,6 @@ def block_in(row: Row) -> Block:
     assert isinstance(first, int)
     assert isinstance(count, int)
     return decode(first, count, value) if isinstance(value, bytes) else Block(first, count, 0, 0, b"")
-
-
-def _maybe_fresh(pointers: Pointers, bucket: int) -> bool:
-    entry = pointers.listed.get(bucket)
-    return bucket >= pointers.reader and (entry is None or entry.kind == OPEN)
 
 
 def _same(pointers: Pointers) -> tuple[Pointers, Pointers]:
