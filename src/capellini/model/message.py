@@ -87,7 +87,10 @@ def message_bytes(message: NewMessage) -> int:
 def attributes_problem(attributes: Mapping[str, str]) -> str | None:
     if len(attributes) > MAX_ATTRIBUTES:
         return f"a message has at most {MAX_ATTRIBUTES} attributes, not {len(attributes)}"
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
+    try:
+        size = sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
+    except (AttributeError, UnicodeEncodeError):  # an embedded client hands over what its program gave it
+        return "attributes are a map of text to text"
     if size > MAX_ATTRIBUTE_BYTES:
         return f"attributes of a message take at most {MAX_ATTRIBUTE_BYTES} bytes together, not {size}"
     if "" in attributes:
