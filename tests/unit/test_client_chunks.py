@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import capellini
@@ -13,6 +15,7 @@ from capellini.client.batches import PulledOrigin
 from capellini.model.errors import Stale, WrongKind
 from capellini.model.message import Delivery, NewMessage
 from capellini.model.service import Done, Problem, Put
+from capellini.queues.log.receipts import parse
 
 
 @pytest.fixture
@@ -102,3 +105,19 @@ async def test_what_is_wrong_or_delayed_is_so_for_itself_alone(client: AsyncClie
     large = b"x" * 100
     assert all(isinstance(each, Put) for each in await client.put_many("feed", [large] * 20_000))  # in several chunks
     assert len(await client.get("feed", 10_000)) == 10_000
+
+
+@pytest.mark.parametrize("field", ["epoch", "delivery"])
+async def test_a_receipt_with_numbers_that_no_delivery_has_is_refused_by_itself(
+    client: AsyncClient[bytes], field: str
+) -> None:
+    await client.put_many("feed", [b"a", b"b"])
+    one, other = await client.get("feed", 2)
+    altered = msgspec.structs.replace(parse(one.receipt), **{field: 1 << 63})
+    text = urlsafe_b64encode(msgspec.msgpack.encode(altered)).rstrip(b"=").decode()
+    results = await client.ack_many("feed", [text, other.receipt])
+    assert [getattr(each, "error", "") for each in results] == ["stale", ""]
+    item = msgspec.structs.replace(one._origin.settles("ack", None), **{field: 1 << 63})
+    (settled,) = await client._log.settle("feed", "default", [item])
+    assert (settled.ranges, settled.error) == ([], "invalid")
+    await one.ack()
