@@ -127,6 +127,53 @@ async def _all_finished(node: LogNode, count: int) -> bool:
     return (await _owner(node)).desk.pages.next == count
 
 
+def test_an_owner_that_was_paused_beyond_its_lease_confirms_no_ack() -> None:
+    """The ack had been sent before, and was durable: but by now another may own the extent, and not know of it."""
+
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node = await _grouped(nodes)
+        await put(node, [b"x"])
+        item = settle_of((await pull(node))[0])
+        owner = await _owner(node)
+        before = owner._cursors.writes
+        assert node.client is not None
+        acking = node.client.spawn((await node.queue()).settle("g", [item]))
+        while owner._cursors.writes == before:
+            await nodes["b"].clock.sleep(0.000_1)
+        node.client.pause(30.0)
+        await nodes["b"].clock.sleep(31.0)
+        (answer,) = await acking
+        assert (answer.ranges, answer.error) == ([], "unknown")
+
+    run(work(), 1)
+
+
+def test_acks_of_an_owner_after_one_whose_clock_was_far_ahead_are_kept() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("abc", visibility_s=60.0)
+        node = await _grouped(nodes)
+        assert node.client is not None
+        await put(node, [b"one", b"two", b"three"])
+        node.client.clock.step(3_600.0)
+        await settle(node, await pull(node, count=1))
+        crash(node, nodes)
+        second = next(iter(nodes.values()))
+        parcels = await pull(second, count=1, wait_s=20.0)
+        assert bodies_in(parcels) == [b"two"]
+        await settle(second, parcels)
+        crash((await _owned_by(nodes)), nodes)
+        (third,) = nodes.values()
+        assert await drained(third, wait_s=20.0) == [b"three"]
+
+    run(work(), 1)
+
+
+async def _owned_by(nodes: dict[str, LogNode]) -> LogNode:
+    (owner,) = [node for node in nodes.values() if (await node.queue()).readers.owners]
+    return owner
+
+
 def test_messages_that_are_too_old_for_a_group_are_skipped_and_finished() -> None:
     async def work() -> None:
         _, nodes = await simulated("a")
