@@ -5,8 +5,8 @@ one by one in a plain put, so that the good ones work beside the bad one. Acks o
 merged: a thousand messages fetched together are acked by one range.
 
 Blocks and parcels are of work queues. Log queues have chunks instead (`model.chunks`), and the same is done with those.
-Timed queues have neither: they use the plain calls. A queue of another kind refuses a lane as WrongKind; then it is
-asked which it is, and that is remembered (`Kinds`), so that it costs a request in vain now and then.
+Timed queues have neither: they use the plain calls. A queue of another kind refuses a lane as WrongKind; then the next
+one is tried, and that is remembered (`Kinds`), so that it costs a request or two in vain now and then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from capellini.client.batch import Batcher
 from capellini.client.batches import PulledOrigin
 from capellini.client.codecs import Codec
-from capellini.client.groups import RelayedLog
+from capellini.client.groups import RelayedLog, has_log
 from capellini.client.messages import Deliveries, Held, Origin
 from capellini.client.patient import STALE_SAYS, PatientService
 from capellini.model import chunks
@@ -99,12 +99,10 @@ class Kinds:
     def plain(self, queue: str) -> bool:
         return self.lane(queue) == PLAIN
 
-    async def refused(self, service: PatientService, queue: str, lane: str) -> None:
-        """The queue is of another kind than was thought: it says of which."""
-        if AT not in queue:
-            self.learn(await service.show(queue))
-        if self.lane(queue) == lane:
-            self._learn(queue, PLAIN)
+    def refused(self, queue: str, lane: str, has_log: bool) -> None:
+        """The queue is of another kind than was thought. It is not asked of which: a side of a cut that takes puts may
+        not know. `has_log`: there are log queues at all."""
+        self._learn(queue, CHUNKS if lane == BLOCKS and has_log else PLAIN)
 
     def _learn(self, queue: str, lane: str) -> None:
         if len(self._known) >= MAX_BATCHERS:
@@ -160,7 +158,8 @@ class Puts:
                 return await self._chunks(queue, items)
             runs = await self._service.put_block(queue, msgspec.msgpack.encode(items))
         except WrongKind:
-            return await self._other_lane(queue, lane, items)
+            self._kinds.refused(queue, lane, has_log(self._service.behind))
+            return await self._block(queue, items)
         except Invalid as error:
             if len(items) == 1:
                 return [Problem.of(error)]
@@ -168,13 +167,6 @@ class Puts:
         except CapelliniError as error:
             return [Problem.of(error)] * len(items)
         return [Put(str(id)) for first, count in runs for id in range(first, first + count)]
-
-    async def _other_lane(self, queue: str, lane: str, items: list[Item]) -> list[Put | Problem]:
-        try:
-            await self._kinds.refused(self._service, queue, lane)
-        except CapelliniError as error:
-            return [Problem.of(error)] * len(items)
-        return await self._block(queue, items)
 
     async def _chunks(self, queue: str, items: list[Item]) -> list[Put | Problem]:
         """One chunk, or as many as it takes, one after the other. Raises Invalid when the only one is refused."""
@@ -267,7 +259,7 @@ class Takes:
         except WrongKind:
             if AT in queue:
                 raise  # only log queues have groups
-            await self._kinds.refused(self._service, queue, lane)
+            self._kinds.refused(queue, lane, has_log(self._service.behind))
             return await self.take(queue, holder, codec, count, wait_s, visibility_s)
         found = await self._service.get(queue, count, wait_s, visibility_s)
         return [Deliveries(queue, found, holder, codec)] if found else []
