@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -129,3 +130,16 @@ async def test_a_receipt_with_numbers_that_no_delivery_has_is_refused_by_itself(
     (settled,) = await client._log.settle("feed", "default", [item])
     assert (settled.ranges, settled.error) == ([], "invalid")
     await one.ack()
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_what_is_delivered_of_an_ordered_queue_is_not_dealt_out_to_several_tasks(
+    client: AsyncClient[bytes], known: bool
+) -> None:
+    """Gets of one turn share a request, where that does no harm."""
+    await client._service.create("moves", "log", {"mode": "cp", "ordered": "total"})
+    if known:
+        await client.show_queue("moves")
+    await client._service.put("moves", [NewMessage(b"%d" % number) for number in range(10)])
+    found = await asyncio.gather(*[client.get("moves", 5) for _ in range(3)])
+    assert sorted(len(some) for some in found) == [0, 0, 5]

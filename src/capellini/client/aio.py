@@ -22,13 +22,13 @@ from capellini.client.consuming import POLL_S, Consumer, Plan, steady
 from capellini.client.counting import RelayedCounters
 from capellini.client.gets import Gets
 from capellini.client.groups import Groups, RelayedLog
-from capellini.client.lanes import Acks, Kinds, Puts, Takes, delay_ms, item_bytes
+from capellini.client.lanes import CHUNKS, Acks, Kinds, Puts, Takes, delay_ms, item_bytes
 from capellini.client.messages import Held, Origin, unpacker
 from capellini.client.patient import PatientService
 from capellini.client.scheduling import RelayedTimed
 from capellini.model.clock import Chance, Clock, RealClock
 from capellini.model.dues import Due, due_ms_of, later
-from capellini.model.errors import Invalid
+from capellini.model.errors import Invalid, WrongKind
 from capellini.model.log import DEFAULT_GROUP, ExtentView, Routes, group_name
 from capellini.model.message import MAX_BATCH, NewMessage, Peeked
 from capellini.model.scheduling import Missed, NewSchedule, ScheduleInfo
@@ -234,7 +234,15 @@ class AsyncClient(Generic[T]):
         async def give_back(messages: list[H]) -> None:
             await self.nack_many(queue, messages, 0.0)
 
-        return await self._gets.get((unpack, holder, queue, visibility_s), count, wait_s, take, give_back)
+        while True:
+            lane = self._kinds.lane(queue)
+            try:
+                if lane == CHUNKS:  # it may be ordered: what comes together is for one consumer
+                    return await take(count, wait_s)
+                return await self._gets.get((unpack, holder, queue, visibility_s), count, wait_s, take, give_back)
+            except WrongKind:
+                if self._kinds.lane(queue) == lane:
+                    raise
 
     async def messages(
         self, queue: str, *, count: int = 1, visibility_s: float | None = None

@@ -248,6 +248,7 @@ class Takes:
         wait_s: float,
         visibility_s: float | None,
     ) -> Sequence[Origin]:
+        """Raises WrongKind: if the queue's lane is another one now, ask again."""
         lane = self._kinds.lane(queue)
         try:
             if lane == BLOCKS:
@@ -257,10 +258,9 @@ class Takes:
                 pulled = await self._log.pull(*split_name(queue), count, GET_BYTES, wait_s, visibility_s)
                 return [PulledOrigin(queue, parcel, holder, codec) for parcel in pulled]
         except WrongKind:
-            if AT in queue:
-                raise  # only log queues have groups
-            self._kinds.refused(queue, lane, has_log(self._service.behind))
-            return await self.take(queue, holder, codec, count, wait_s, visibility_s)
+            if AT not in queue:  # only log queues have groups
+                self._kinds.refused(queue, lane, has_log(self._service.behind))
+            raise
         found = await self._service.get(queue, count, wait_s, visibility_s)
         return [Deliveries(queue, found, holder, codec)] if found else []
 
