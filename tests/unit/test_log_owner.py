@@ -253,3 +253,56 @@ async def test_messages_in_flight_are_kept_as_ranges(tmp_path: Path) -> None:
         assert all(len(flight.left) == 1 for flight in desk.flights.values())
     finally:
         await closed(node)
+
+
+def test_an_owner_settles_nothing_of_another_version_of_its_group() -> None:
+    """Deliveries of both are numbered alike."""
+
+    async def work() -> None:
+        _, nodes = await simulated("a", visibility_s=60.0)
+        node = await _grouped(nodes)
+        await put(node, [b"x"])
+        (before,) = await pull(node)
+        await (await node.queue()).seek_group("g", "earliest")
+        (after,) = await pull(node)
+        assert (before.delivery, before.epoch) == (after.delivery, after.epoch) and before.reader != after.reader
+        owner = next(one for one in (await node.queue()).readers.owners.values() if one.group.version == 2)
+        assert [answer.ranges for answer in await owner.settle([settle_of(before), settle_of(after)])] == [[], [(0, 1)]]
+
+    run(work(), 1)
+
+
+def test_nobody_uses_a_group_as_it_was_when_a_seek_has_returned() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node, other = await _grouped(nodes), nodes["b"]
+        await put(node, [b"x"])
+        held = await pull(other)
+        await until(other.clock, lambda: _knows(other, 1))
+        await (await node.queue()).seek_group("g", "earliest")
+        assert await settle(other, held) == 0
+
+    run(work(), 1)
+
+
+def test_a_node_that_meets_a_later_version_of_a_group_looks_again() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node, other = await _grouped(nodes), nodes["b"]
+        await put(node, [b"x"])
+        await pull(other)
+        assert node.client is not None
+        seeking = node.client.spawn((await node.queue()).seek_group("g", "earliest"))
+        await until(node.clock, lambda: _knows(node, 2))
+        held = await pull(node)
+        assert await _knows(other, 1)
+        assert await settle(other, held) == 1
+        await seeking
+
+    run(work(), 1)
+
+
+async def _knows(node: LogNode, version: int) -> bool:
+    """As of its last look, however old."""
+    found = (await node.queue()).groups.get("g")
+    return found is not None and found.version == version
