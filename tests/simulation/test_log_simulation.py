@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.simulation.log_plants import PLANTS, seeds_of
 from tests.simulation.planted import Plant, planted
-from tests.unit import test_log_guards, test_log_owner, test_log_writing
+from tests.unit import test_log_guards, test_log_ordering, test_log_owner, test_log_writing
 
 import capellini.queues
 from capellini.model.errors import CapelliniError
@@ -39,6 +39,9 @@ OWN_RUNS: dict[str, Callable[[], None]] = {
     "group_sought_without_waiting_for_the_caches": (
         test_log_owner.test_nobody_uses_a_group_as_it_was_when_a_seek_has_returned
     ),
+    "line_goes_on_before_it_is_durable": (
+        partial(test_log_ordering.test_a_line_goes_on_only_when_its_ack_is_durable, "total")
+    ),
     "newer_version_of_a_group_not_looked_for": (
         test_log_owner.test_a_node_that_meets_a_later_version_of_a_group_looks_again
     ),
@@ -46,6 +49,12 @@ OWN_RUNS: dict[str, Callable[[], None]] = {
         test_log_owner.test_an_owner_settles_nothing_of_another_version_of_its_group
     ),
     "owner_acts_after_its_lease": test_log_owner.test_an_owner_that_was_paused_beyond_its_lease_confirms_no_ack,
+    "row_that_was_taken_unheard_left_alone": (
+        test_log_owner.test_whoever_took_a_row_and_failed_to_begin_goes_on_trying
+    ),
+    "what_may_be_there_told_as_not_done": (
+        test_log_guards.test_what_a_broken_writer_handed_back_may_be_there_until_its_extent_is_sealed
+    ),
 }
 
 # Guards that these seeds need not reach, each with the reason.

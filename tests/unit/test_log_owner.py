@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.unit.log_world import (
     LogNode,
     bodies_in,
@@ -21,6 +22,7 @@ from tests.unit.log_world import (
     until,
 )
 
+from capellini.model.errors import Unavailable
 from capellini.model.log import LogParcel
 from capellini.queues.log.cursors import read_cursor
 from capellini.queues.log.owner import BURY_AT_ONCE, Owner
@@ -306,3 +308,26 @@ async def _knows(node: LogNode, version: int) -> bool:
     """As of its last look, however old."""
     found = (await node.queue()).groups.get("g")
     return found is not None and found.version == version
+
+
+def test_whoever_took_a_row_and_failed_to_begin_goes_on_trying() -> None:
+    """Nobody else does: nothing is taken from a living node."""
+
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node, other = await _grouped(nodes), nodes["b"]
+        await put(node, [b"x"])  # so that it should be read by `node`
+        queue = await other.queue()
+        (extent,) = await queue.extents.look()
+        group = await queue.groups.live("g")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Owner, "begin", _failing)
+            await queue.readers._take_once((extent.name, group.reader), group)
+        assert (await queue.readers.rows.owner(extent.name, group.reader)).node == other.name
+        assert bodies_in(await pull(node, wait_s=10.0)) == [b"x"]
+
+    run(work(), 1)
+
+
+async def _failing(owner: Owner) -> None:
+    raise Unavailable("the store is away")
