@@ -16,7 +16,7 @@ TOGETHER := -n 2 --dist loadscope
 STORE ?= rocks:data
 SEEDS ?= 200
 
-.PHONY: help setup run java test test-fast test-long check bench simulate coverage clean
+.PHONY: help setup run java test test-fast test-long check bench bench-peers simulate coverage clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -72,7 +72,10 @@ check: setup ## ruff, mypy strict, import contracts
 	$(BIN)/lint-imports
 
 bench: setup java ## measure this machine: stores, queues and counters, with the peers that can be had
-	for name in store work timed log counters; do $(BIN)/capellini bench $$name; done
+	for name in store work timed log counters pipeline; do $(BIN)/capellini bench $$name; done
+
+bench-peers: setup java ## measure beside other queues (about 20 minutes), and write what was found into docs/benchmarks.md
+	$(BIN)/capellini bench peers --page docs
 
 simulate: setup ## run the seeded simulations (SEEDS=200)
 	for name in work timed log counters; do $(BIN)/capellini simulate $$name --seeds $(SEEDS); done

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -106,20 +105,15 @@ def fresh_keyspace(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small Spark session for all tests: starting it takes longer than most of them."""
-    from pyspark.sql import SparkSession
+    from capellini.pipeline.session import Plan, session
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-        "spark.sql.shuffle.partitions": "1",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        "spark.ui.enabled": "false",
+        # Tables here have a handful of rows: making and changing plans is what takes the time.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
-    builder = SparkSession.builder.master("local[1]").appName("capellini-tests")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
+    started = session(Plan("local[1]", memory_mb=1_024, shuffle_partitions=1, settings=settings), "capellini-tests")
+    yield started
+    started.stop()

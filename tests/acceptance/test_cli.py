@@ -1,64 +1,28 @@
-"""The command line, as people type it: real `capellini` processes against a real node and on a folder."""
+"""The command line, as people type it, against a real node and on a folder; what starts and ends processes in processes
+of its own."""
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import signal
 import subprocess
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
 from tests.acceptance.client_processes import CAPELLINI, DEADLINE_S, free_port, poll, running_node
-
-
-@pytest.fixture(scope="module")
-def node_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_node(tmp_path_factory.mktemp("node") / "data") as node:
-        yield node.address
-
-
-@pytest.fixture
-def queue() -> str:
-    return f"q-{uuid.uuid4().hex[:12]}"
-
-
-def run(at: str, *arguments: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, "CAPELLINI_AT": at}
-    piped: dict[str, Any] = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
-    return subprocess.run([CAPELLINI, *arguments], env=environment, capture_output=True, timeout=DEADLINE_S, **piped)
-
-
-def said(at: str, *arguments: str, stdin: bytes | None = None) -> str:
-    done = run(at, *arguments, stdin=stdin)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
-
-
-def lines(at: str, *arguments: str) -> list[Any]:
-    return [json.loads(line) for line in said(at, *arguments, "--json").splitlines()]
-
-
-def refused(at: str, *arguments: str) -> str:
-    done = run(at, *arguments)
-    assert done.returncode in (1, 2) and b"Traceback" not in done.stderr
-    return done.stderr.decode()
+from tests.acceptance.commands import lines, process, refused, run, said
 
 
 def test_quick_start(node_address: str, queue: str) -> None:
     at = node_address
-    assert queue in said(at, "queue", "create", queue)
-    assert said(at, "put", queue, "hello").strip().isdigit()
-    got = run(at, "get", queue)
+    assert queue in said(at, "queue", "create", queue, of=process)
+    assert said(at, "put", queue, "hello", of=process).strip().isdigit()
+    got = process(at, "get", queue)
     assert got.stdout == b"hello\n"
     receipt = got.stderr.decode().split("receipt ")[1].split()[0]
-    assert said(at, "ack", queue, receipt) == "acked 1\n"
-    assert "stale" in refused(at, "ack", queue, receipt) or "gone" in refused(at, "ack", queue, receipt)
-    assert run(at, "get", queue).stdout == b""
+    assert said(at, "ack", queue, receipt, of=process) == "acked 1\n"
+    again = refused(at, "ack", queue, receipt, of=process)
+    assert "stale" in again or "gone" in again
+    assert process(at, "get", queue).stdout == b""
 
 
 def test_the_commands_of_the_readme_work_as_printed(tmp_path: Path) -> None:
@@ -70,17 +34,17 @@ def test_the_commands_of_the_readme_work_as_printed(tmp_path: Path) -> None:
         for _, *words in commands:
             if words[0] == "consume":  # it would go on for ever, and CMD stands for a command
                 words = [*("cat" if word == "CMD" else word for word in words), "--idle", "0.5"]
-            out = said(node.address, *words)
+            out = said(node.address, *words, of=process)
             if words[0] == "get":
                 assert out == "hello\n"
 
 
 def test_quick_start_on_a_folder_alone(tmp_path: Path) -> None:
     at = f"rocks:{tmp_path / 'data'}"
-    said(at, "queue", "create", "jobs")
-    said(at, "put", "jobs", "hello")
-    assert said(at, "get", "jobs", "--ack") == "hello\n"
-    assert said(at, "get", "jobs") == ""
+    said(at, "queue", "create", "jobs", of=process)
+    said(at, "put", "jobs", "hello", of=process)
+    assert said(at, "get", "jobs", "--ack", of=process) == "hello\n"
+    assert said(at, "get", "jobs", of=process) == ""
 
 
 def test_lines_that_are_piped_in_are_messages(node_address: str, queue: str) -> None:
@@ -186,7 +150,7 @@ def test_a_second_interrupt_ends_the_command_and_gives_its_message_back(
 def test_failures_are_one_line_each_and_told_in_the_end(node_address: str, queue: str) -> None:
     said(node_address, "queue", "create", queue)
     said(node_address, "put", queue, stdin=b"a\nb\nc\n")
-    done = run(node_address, "consume", queue, "--exec", "exit 3", "--count", "3")
+    done = process(node_address, "consume", queue, "--exec", "exit 3", "--count", "3")
     assert (done.returncode, done.stdout) == (1, b"handled 0, failed 3\n")
     told = done.stderr.decode().splitlines()
     assert len(told) == 3 and all("the command ended with 3" in line for line in told), told

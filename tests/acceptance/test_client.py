@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import os
 import threading
-import uuid
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.acceptance.client_processes import drained, folder_owner, poll, running_node
@@ -19,12 +18,6 @@ from capellini.client import own
 from capellini.model.message import NewMessage
 from capellini.model.service import Done, Problem, Put
 from capellini.store.folder import FolderLock
-
-
-@pytest.fixture(scope="module")
-def node_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_node(tmp_path_factory.mktemp("node") / "data") as node:
-        yield node.address
 
 
 @pytest.fixture(params=["http", "rocks", pytest.param("cassandra", marks=pytest.mark.cassandra)])
@@ -37,11 +30,6 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         case _:
             hosts, keyspace = (request.getfixturevalue(name) for name in ("cassandra_address", "fresh_keyspace"))
             return f"cassandra://{hosts}/{keyspace}?replication={len(hosts.split(','))}"
-
-
-@pytest.fixture
-def queue() -> str:
-    return f"q-{uuid.uuid4().hex[:12]}"
 
 
 def test_queues_are_made_changed_paused_and_removed(address: str, queue: str) -> None:
@@ -408,6 +396,19 @@ def test_calls_that_cannot_work_say_so_for_each_item(queue: str) -> None:
         assert [each.error for each in receipts if isinstance(each, Problem)] == ["unavailable"]
         with pytest.raises(capellini.Invalid, match="queue name"):
             client.put("no/queue", b"x")
+
+
+@pytest.mark.parametrize("value", [5, "\ud800"])
+async def test_what_cannot_be_sent_concerns_its_caller_only(node_address: str, queue: str, value: Any) -> None:
+    async with capellini.connect_async(node_address) as client:
+        await client.create_queue(queue)
+        bad, good = await asyncio.gather(
+            client.put(queue, b"bad", attributes={"a": value}), client.put(queue, b"good"), return_exceptions=True
+        )
+        assert isinstance(bad, capellini.Invalid) and bad.says == "attributes are a map of text to text"
+        assert good == "0"
+        mixed = [NewMessage(b"bad", {"a": value}), NewMessage("text"), NewMessage(b"good")]  # type: ignore[arg-type]
+        assert [type(each) for each in await client.put_many(queue, mixed)] == [Problem, Problem, Put]
 
 
 def test_a_message_is_acked_in_its_own_queue_only(node_address: str, queue: str) -> None:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
-from tests.acceptance.client_processes import running_node
 
 import capellini
-
-
-@pytest.fixture(scope="module")
-def node_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_node(tmp_path_factory.mktemp("node") / "data") as node:
-        yield node.address
 
 
 class Proxy:

@@ -50,6 +50,9 @@ async def test_updates_and_reads_over_http(node: str) -> None:
         answer = await http.post("/v1/counter-updates", json={"updates": updates})
         errors = [one.get("error", "") for one in answer.json()["results"]]
         assert errors == ["", "", "", "invalid", "invalid", "invalid", "invalid"]
+        content = b'{"updates": [["visits", 1e999], ["visits", 0], ["far", 1e999, "quantiles"]]}'  # no number has that
+        answer = await http.post("/v1/counter-updates", content=content, headers={"content-type": "application/json"})
+        assert [one.get("error", "") for one in answer.json()["results"]] == ["invalid", "", "invalid"]
         found = (await http.get("/v1/counters/visits")).json()
         assert (found["value"], found["kind"], found["shards"]) == (10, "sum", 1)
         many = (await http.post("/v1/counter-reads", json={"counters": ["people", "none", "visits"]})).json()["results"]
@@ -57,7 +60,7 @@ async def test_updates_and_reads_over_http(node: str) -> None:
         named = (await http.get("/v1/counters", params={"prefix": "v"})).json()
         assert named == {"counters": [{"name": "visits", "kind": "sum"}]}
         assert (await http.post("/v1/counters/visits/gc")).json()["shards"] == 0
-        assert "capellini_counters_updates_total 5.0" in (await http.get("/metrics")).text
+        assert "capellini_counters_updates_total 6.0" in (await http.get("/metrics")).text
 
 
 @pytest.mark.parametrize(

@@ -4,67 +4,18 @@ ways, dead letters, and a node that is stopped or killed with all of it."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from tests.acceptance.client_processes import CAPELLINI, DEADLINE_S, poll, running_node
+from tests.acceptance.commands import lines, process, run, said
 
 import capellini
-from capellini.cli.main import capellini as command
-
-
-@pytest.fixture(scope="module")
-def node_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_node(tmp_path_factory.mktemp("node") / "data") as node:
-        yield node.address
-
-
-@pytest.fixture
-def queue() -> str:
-    return f"q-{uuid.uuid4().hex[:12]}"
-
-
-class Done:
-    """A command that has ended."""
-
-    def __init__(self, returncode: int, stdout: bytes, stderr: bytes) -> None:
-        self.returncode, self.stdout, self.stderr = returncode, stdout, stderr
-
-
-def process(at: str, *arguments: str, stdin: bytes = b"") -> Done:
-    """In a process of its own."""
-    environment = {**os.environ, "CAPELLINI_AT": at}
-    done = subprocess.run(
-        [CAPELLINI, *arguments], env=environment, input=stdin, capture_output=True, timeout=DEADLINE_S
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
-def run(at: str, *arguments: str, stdin: bytes = b"") -> Done:
-    """The same here, which is faster."""
-    done = CliRunner().invoke(command, arguments, input=stdin, env={"CAPELLINI_AT": at})
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return Done(done.exit_code, done.stdout_bytes, done.stderr_bytes)
-
-
-def said(at: str, *arguments: str, stdin: bytes = b"", of: Callable[..., Done] = run) -> str:
-    done = of(at, *arguments, stdin=stdin)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
-
-
-def lines(at: str, *arguments: str) -> list[Any]:
-    return [json.loads(line) for line in said(at, *arguments, "--json").splitlines()]
 
 
 def bodies(at: str, place: str, count: int = 100, wait_s: float = 20) -> list[str]:
@@ -323,10 +274,10 @@ def test_what_is_asked_wrongly_is_said_with_what_to_do(
     node_address: str, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     with capellini.connect(node_address) as client:
-        client.create_queue("asked-wrongly", "log")
+        client.create_queue("log-asked-wrongly", "log")
         client.create_queue("plain-work")
-        client.groups.create("asked-wrongly", "there")
-    words = [each.replace("QUEUE", "asked-wrongly").replace("WORK", "plain-work") for each in arguments]
+        client.groups.create("log-asked-wrongly", "there")
+    words = [each.replace("QUEUE", "log-asked-wrongly").replace("WORK", "plain-work") for each in arguments]
     done = run(node_address, *words)
     assert (done.returncode, says in done.stderr.decode()) == (code, True), done.stderr
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import time
-import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.acceptance.client_processes import CAPELLINI, DEADLINE_S, poll, running_node
+from tests.acceptance.client_processes import DEADLINE_S, poll, running_node
+from tests.acceptance.commands import run, said
 
 import capellini
 from capellini.cli.main import capellini as command
@@ -24,22 +21,11 @@ from capellini.model.message import NewMessage
 from capellini.model.service import Problem, Put
 
 
-@pytest.fixture(scope="module")
-def node_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_node(tmp_path_factory.mktemp("node") / "data") as node:
-        yield node.address
-
-
 @pytest.fixture(params=["http", "rocks"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "http":
         return str(request.getfixturevalue("node_address"))
     return f"rocks:{tmp_path / 'data'}"
-
-
-@pytest.fixture
-def queue() -> str:
-    return f"q-{uuid.uuid4().hex[:12]}"
 
 
 def test_messages_come_when_they_are_due_and_not_before(address: str, queue: str) -> None:
@@ -193,20 +179,6 @@ def test_what_is_scheduled_survives_a_kill(tmp_path: Path) -> None:
 # ---- the command line
 
 
-def run(at: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "CAPELLINI_AT": at}
-    return subprocess.run(
-        [CAPELLINI, *arguments], env=environment, capture_output=True, text=True, timeout=DEADLINE_S,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
-def said(at: str, *arguments: str) -> str:
-    done = run(at, *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_the_command_line_puts_lists_moves_and_cancels(node_address: str, queue: str) -> None:
     at = node_address
     said(at, "queue", "create", queue, "--kind", "timed", "--set", "shards=2")
@@ -219,7 +191,7 @@ def test_the_command_line_puts_lists_moves_and_cancels(node_address: str, queue:
     assert "2032-01-01 00:00:00" in said(at, "timed", "due", queue, "--from", "2031-06-01T00:00:00Z")
     assert said(at, "timed", "cancel", queue, id) == "cancelled 1\n"
     gone = run(at, "timed", "cancel", queue, id)
-    assert (gone.returncode, "no such message" in gone.stderr) == (1, True)
+    assert (gone.returncode, b"no such message" in gone.stderr) == (1, True)
 
 
 def test_the_command_line_shows_stops_and_starts_shards(node_address: str, queue: str) -> None:
@@ -270,7 +242,7 @@ def test_what_is_asked_wrongly_is_said_in_a_line(
     node_address: str, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     with capellini.connect(node_address) as client:
-        client.create_queue("asked-wrongly", "timed")
-    words = ["asked-wrongly" if each == "QUEUE" else each for each in arguments]
+        client.create_queue("timed-asked-wrongly", "timed")
+    words = ["timed-asked-wrongly" if each == "QUEUE" else each for each in arguments]
     done = CliRunner().invoke(command, words, env={"CAPELLINI_AT": node_address})
     assert (done.exit_code, says in done.stderr) == (code, True), done.stderr

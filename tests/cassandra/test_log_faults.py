@@ -48,10 +48,11 @@ async def test_a_killed_and_a_paused_node_and_a_dead_replica_lose_nothing(
         began = asyncio.get_running_loop().time()
         await flow.answers(30)
         killed.start()
+        coming_back = asyncio.create_task(asyncio.to_thread(broken_cluster.start, 3))
         await killed.up()
         await asyncio.sleep(max(0.0, BEYOND_LEASE_S - (asyncio.get_running_loop().time() - began)))
         paused.resume()
-        await asyncio.to_thread(broken_cluster.start, 3)
+        await coming_back
         await flow.answers(60)
 
     violations = await flow.run(faults)

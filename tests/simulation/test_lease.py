@@ -12,8 +12,19 @@ from tests.simulation.slowness import slow
 
 from capellini.model.errors import Conflict, StoreError, Unavailable
 from capellini.queues.assignments import TAKES_PER_TURN, Assignments, fair_share, plan_of
-from capellini.queues.lease import HOLDER_LIFE, ROW_LIFE, Holder, Lease, Row, Watcher, heard, patience_s, read_lease
-from capellini.store.schema import TABLES
+from capellini.queues.lease import (
+    HOLDER_LIFE,
+    OVER_TTL_S,
+    ROW_LIFE,
+    Holder,
+    Lease,
+    Row,
+    Watcher,
+    heard,
+    patience_s,
+    read_lease,
+)
+from capellini.store.schema import LEASES, TABLES
 from capellini.store.simulation.client import SimulatedClient
 from capellini.store.simulation.faults import Faults
 from capellini.store.simulation.loop import run
@@ -192,6 +203,39 @@ def test_a_second_process_under_the_same_name_is_refused_and_a_restarted_one_wai
         assert other.valid() and other.incarnation != old
         assert world.loop.time() - start_s >= other.lease_s
         assert await Watcher(double.store, double.clock, double.random).is_over("a", old)
+
+    simulate(main())
+
+
+def test_the_row_of_a_node_that_is_over_goes_and_what_it_owned_can_be_taken() -> None:
+    async def main() -> None:
+        world = World()
+        a, b, c = await nodes_of(world, "a", "b", "c")
+        await a.start()
+        assert await a.assignments.take("x") == 1
+        old = a.lease.incarnation
+        await b.watcher.look()
+        a.client.crash()
+        await b.client.clock.sleep(patience_s(10) + 5)
+        await b.watcher.look()
+        await b.client.clock.sleep(patience_s(10) + 5)
+        await b.take_over()
+        assert await read_lease(b.client.store, "a") is not None
+        await b.client.clock.sleep(OVER_TTL_S + 60)
+        assert await c.client.store.partitions(LEASES) == []
+        assert await c.watcher.is_over("a", old)
+        await c.start()
+        assert await c.assignments.take("x") == 2
+
+    simulate(main())
+
+
+def test_of_a_data_centre_nothing_is_concluded_from_a_row_that_is_not_there() -> None:
+    async def main() -> None:
+        world = World()
+        (a,) = await nodes_of(world, "a")
+        watcher = Watcher(a.client.store, a.client.clock, a.client.random, home="dc1")
+        assert not await watcher.is_over("b", "some")
 
     simulate(main())
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.simulation.test_timed_guards import Stage, told
+from tests.simulation.timed_stage import Stage, told
 
 from capellini.model.message import Entry, NewMessage
 from capellini.model.service import Done, ExtendItem, NackItem, Put
@@ -158,7 +158,8 @@ def test_a_message_whose_row_is_gone_has_expired() -> None:
 
 
 def test_too_many_bytes_in_flight_pause_a_shard_until_they_are_acked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "FLYING_BYTES", 1_000)
+    one = desk.AROUND_BYTES + 400
+    monkeypatch.setattr(desk, "FLYING_BYTES", 2 * one + 1)
 
     async def story(stage: Stage) -> None:
         node = stage.living[0]
@@ -167,7 +168,7 @@ def test_too_many_bytes_in_flight_pause_a_shard_until_they_are_acked(monkeypatch
         await asyncio.sleep(2.0)
         taken = await stage.get(node)
         (view,) = await stage.do(node, node.broker.shards("q"))
-        assert len(taken) == 3 and (view.in_flight, view.in_flight_bytes) == (3, 1_200)
+        assert len(taken) == 3 and (view.in_flight, view.in_flight_bytes) == (3, 3 * one)
         assert "in flight" in view.suspicious
         assert await stage.get(node, 5.0) == []
         reading = asyncio.ensure_future(stage.get(node, 20.0))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from capellini.model.errors import Unavailable
 from capellini.model.message import Entry, NewMessage
 from capellini.model.service import NackItem, Put
 from capellini.node.broker import Broker
@@ -165,3 +166,47 @@ def test_what_another_node_put_is_found_behind_a_hole_that_stays() -> None:
         return broker.opened(await broker.catalog.live("q"))
 
     run(main())
+
+
+def test_what_another_node_puts_is_found_though_others_come_due_all_the_time() -> None:
+    async def main() -> None:
+        world = World()
+        writer, reader = world.client("writer"), world.client("reader")
+        await writer.store.prepare(TABLES)
+        theirs, ours = (Broker(client.store, client.clock, client.random) for client in (writer, reader))
+        await theirs.create("q", "work", {"bucket_size": 10_000})
+        later = [NewMessage(b"later", delay_s=1.0 + number * 0.002) for number in range(1_000)]
+        await writer.spawn(theirs.put("q", later))
+
+        async def looks_for(body: bytes, until_s: float) -> bool:
+            while reader.clock.elapsed_s() < until_s:
+                if any(message.body == body for message in await ours.get("q", 1_000, 0.5)):
+                    return True
+            return False
+
+        await reader.spawn(looks_for(b"none", reader.clock.elapsed_s() + 2.0))  # by now some are due at every look
+        await writer.spawn(theirs.put("q", [NewMessage(b"now")]))
+        assert await reader.spawn(looks_for(b"now", reader.clock.elapsed_s() + 1.0))
+
+    run(main())
+
+
+def test_what_was_claimed_is_handed_out_though_the_list_could_not_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(broker: Broker, queue: WorkQueue) -> None:
+        await queue.putting._reserve(9)  # the bucket is given out, and has gaps: the list is told of them
+        change, changes = queue.place.pointers.change, 0
+
+        async def once(*args: Any, **how: Any) -> Any:
+            nonlocal changes
+            changes += 1
+            if changes > 1:
+                raise Unavailable("the store is away")
+            return await change(*args, **how)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(queue.place.pointers, "change", once)
+            (delivery,) = await broker.get("q", 5)
+        assert (delivery.body, changes) == (b"m", 2)
+        assert queue.place.guards["list not told"] == 1
+
+    with_a_queue_of_one_message(story)

@@ -19,17 +19,23 @@ from tests.simulation.planted import Patch, Plant, planted
 
 from capellini.model.errors import NotFound
 from capellini.proof.suites import one
-from capellini.queues.timed import acting, committing, desk, holder, judging, keeper, putting, records
+from capellini.queues.timed import acting, changing, committing, desk, holder, judging, keeper, putting, records
 from capellini.queues.timed.positions import behind, ticks_of
 
 SEEDS = Path(__file__).with_name("timed_plant_seeds.json")
 WANTED = 2  # seeds per plant: one may shift
-BY_HAND = {  # seeds find these too seldom: each has a story in `test_timed_guards` that it breaks
+BY_HAND = {  # seeds find these too seldom: each has a story in `test_timed_guards` or `_changes` that it breaks
+    "changes_of_one_message_at_once",
     "dead_letter_not_marked_as_moving",
     "delay_of_a_nack_not_durable",
     "deliveries_begin_anew_after_a_move",
+    "lowest_message_is_the_one_that_came_first",
     "part_dropped_with_unfinished_messages",
     "parts_of_earlier_holders_not_dropped",
+    "row_of_a_move_not_made_sure_of",
+    "shard_not_put_on_the_list",
+    "shard_worked_again_under_its_epoch",
+    "what_a_move_left_is_not_settled",
 }
 PLANTS: list[Plant] = []
 
@@ -231,11 +237,11 @@ def cancel_not_checked(patch: Patch) -> None:
     """A marker in the row, whatever was read already."""
 
     async def blind(at: Any, id: Any) -> None:
-        if await acting._live_row(at, id) is None:
-            raise NotFound(acting.GONE)
-        await acting.mark_row(at.place, id, 0, cancelled=True)
+        if await changing._live_row(at, id) is None:
+            raise NotFound(changing.GONE)
+        await changing.mark_row(at.place, id, 0, at.stamp(), cancelled=True)
 
-    patch(acting, "cancel", blind)
+    patch(changing, "cancel", blind)
 
 
 @plants(3)
@@ -261,7 +267,7 @@ def deliveries_begin_anew_after_a_move(patch: Patch) -> None:
 
     patch(holder, "moved_row", anew)
     patch(judging, "moved_row", anew)
-    patch(acting, "moved_row", anew)
+    patch(changing, "moved_row", anew)
 
 
 @plants(1)
@@ -284,6 +290,36 @@ def parts_of_earlier_holders_not_dropped(patch: Patch) -> None:
         return []
 
     patch(holder, "list_parts", none)
+
+
+@plants(1, 3, 5)
+def what_a_move_left_is_not_settled(patch: Patch) -> None:
+    async def trusting(at: Any, id: Any) -> Any:
+        note = await changing.read_note(at.place, id)
+        for place in note or ():
+            if await changing.read_row(at.place, place) is not None:
+                return place
+        return id
+
+    patch(changing, "_settled", trusting)
+
+
+@plants(3, 5)
+def changes_of_one_message_at_once(patch: Patch) -> None:
+    async def at_once(at: Any, id: Any, change: Any) -> None:
+        await change()
+
+    patch(changing, "_in_turn", at_once)
+
+
+@plants(1)
+def lowest_message_is_the_one_that_came_first(patch: Patch) -> None:
+    patch(desk.Desk, "first", lambda self: next(iter(self.messages.values()), None))
+
+
+@plants(3)
+def shard_worked_again_under_its_epoch(patch: Patch) -> None:
+    patch(keeper.TimedKeeper, "_worked_before", lambda self, owned: False)
 
 
 # Finding seeds

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capellini.model.errors import Invalid, NotFound
+from capellini.model.errors import Conflict, Invalid, NotFound
+from capellini.pipeline.audit.days import audit_days, findings_of
 from capellini.pipeline.audit.job import Audit, Options, audit
-from capellini.pipeline.journal.chapters import FAULTS
+from capellini.pipeline.journal.chapters import FAULTS, table_of
 from capellini.pipeline.journal.columns import COLUMNS, read_journal
-from capellini.pipeline.journal.generator import Recipe, generated
+from capellini.pipeline.journal.generator import Recipe, chapters_of, generated
 from capellini.queues.events import Kind
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EMPTY = Options(drained=None)
+MIDNIGHT_S = 1_750_032_000.0  # 2025-06-16
 Found = set[tuple[str, str, int, str]]
 
 
@@ -45,14 +47,41 @@ def audited(spark: SparkSession, path: str, options: Options = EMPTY) -> tuple[A
     return summary, {row["id"]: row["fault"] for row in findings.collect()}
 
 
-def test_every_planted_fault_is_found_and_nothing_else(spark: SparkSession) -> None:
-    journal, planted = generated(spark, Recipe(40_000, seed=7, faults=dict.fromkeys(FAULTS, 5)))
-    summary, findings = audit(journal.persist(), EMPTY)
-    wanted = named(planted)
+@pytest.fixture(scope="module")
+def planted_days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[DataFrame, Found]:
+    """A journal over midnight, with five faults of each kind, by day as an archive has it; and the faults."""
+    recipe = Recipe(30_000, seed=7, faults=dict.fromkeys(FAULTS, 5), began_s=MIDNIGHT_S - 330.0)
+    journal, planted = generated(spark, recipe)
+    path = str(tmp_path_factory.mktemp("journal") / "days")
+    journal.selectExpr("*", "date_format(timestamp_seconds(at), 'yyyy-MM-dd') AS day").write.parquet(path)
+    return read_journal(spark, path, days=True), named(planted)
+
+
+def test_every_planted_fault_is_found_and_nothing_else(planted_days: tuple[DataFrame, Found]) -> None:
+    journal, wanted = planted_days
+    summary, findings = audit(journal.drop("day"), EMPTY)
     assert len(wanted) == 5 * len(FAULTS)
     assert named(findings) == wanted
     assert summary.broken == 5 * 5 and summary.plain < summary.lives
     assert sum(window.count for window in summary.windows) == 2 * 5  # a delivery and an ack of each unknown life
+
+
+def test_day_by_day_the_same_is_found_once_though_events_come_twice(
+    spark: SparkSession, planted_days: tuple[DataFrame, Found], tmp_path: Path
+) -> None:
+    journal, wanted = planted_days
+    twice, state = journal.unionByName(journal), str(tmp_path)
+    first = next(audit_days(spark, twice, state, EMPTY))  # and then it is killed
+    assert first.lives > 0 and not (tmp_path / "done" / "2025-06-16").exists()
+    assert list(audit_days(spark, twice, state, EMPTY)) == []  # the second day may go on
+    (second,) = audit_days(spark, twice, state, EMPTY, last="2025-06-16")
+    assert named(findings_of(spark, state)) == wanted
+    assert sum(first.counts.values()) + sum(second.counts.values()) == len(wanted)
+    assert list(audit_days(spark, twice, state, EMPTY, last="2025-06-16")) == []
+    with pytest.raises(Conflict, match="2025-06-15 had"):
+        next(audit_days(spark, journal, state, EMPTY))
+    with pytest.raises(Invalid, match="has no days"):
+        next(audit_days(spark, journal.drop("day"), state, EMPTY))
 
 
 @pytest.mark.long
@@ -67,20 +96,10 @@ def test_a_million_events_with_every_kind_of_fault_and_a_clean_million(spark: Sp
 
 
 def test_a_clean_journal_has_none_and_is_the_same_for_the_same_seed(spark: SparkSession) -> None:
-    recipe = Recipe(30_000, seed=3)
-    journal, planted = generated(spark, recipe)
-    again, _ = generated(spark, recipe)
-    other, _ = generated(spark, Recipe(30_000, seed=4))
-    summary, findings = audit(journal.persist(), EMPTY)
-    assert (planted.count(), findings.count(), summary.broken, summary.windows) == (0, 0, 0, [])
-    assert journal.exceptAll(again).count() == 0 and again.exceptAll(journal).count() == 0
-    assert journal.exceptAll(other).count() > 0
-
-
-def test_events_that_were_read_twice_count_once(spark: SparkSession) -> None:
-    journal, planted = generated(spark, Recipe(10_000, seed=5, faults={"two_holders": 3, "lost": 2}))
-    _, findings = audit(journal.unionByName(journal).persist(), EMPTY)
-    assert named(findings) == named(planted)
+    summary, findings = audit(generated(spark, Recipe(10_000, seed=3))[0].persist(), EMPTY)
+    assert (findings.count(), summary.broken, summary.windows) == (0, 0, [])
+    one, again, other = (table_of(chapters_of(Recipe(10_000, seed=seed))[1]) for seed in (3, 3, 4))
+    assert one.equals(again) and not one.equals(other)
 
 
 def test_an_incarnation_that_was_not_closed_makes_unknown_what_would_be_lost(spark: SparkSession) -> None:
@@ -98,8 +117,6 @@ def test_a_file_of_a_node_is_read_as_columns_and_torn_lines_are_gaps(spark: Spar
     frame = read_journal(spark, str(path))
     assert tuple(frame.columns) == COLUMNS
     assert [(row["first"], row["count"]) for row in frame.where("kind = 'put'").collect()] == [(5, 2), (9, 1)]
-    summary, found = audited(spark, str(path))
-    assert (found, summary.lives, summary.plain, summary.events) == ({"6": "lost", "9": "lost"}, 3, 1, 5)
     path.write_text(whole.replace('"kind":"acked"', '"kind":"ac'))  # cut within the line
     summary, found = audited(spark, str(path))
     assert found == dict.fromkeys(("5", "6", "9"), "unknown")
@@ -107,35 +124,25 @@ def test_a_file_of_a_node_is_read_as_columns_and_torn_lines_are_gaps(spark: Spar
 
 
 def test_timed_messages_are_named_by_text(spark: SparkSession, tmp_path: Path) -> None:
-    id = "ec5aa32049fa11f0b4ea590e9e8195fe"  # due at 1750000250
-    said = f'"queue":"t","generation":1,"ids":["{id}"]'
-    early = lines(
-        tmp_path / "early.jsonl",
-        f'"at":1750000000,"kind":"put",{said}',
-        f'"at":1750000100,"kind":"delivered",{said},"version":1',
-        f'"at":1750000101,"kind":"acked",{said},"version":1',
+    ids = "ec5aa32049fa11f0b4ea590e9e8195fe", "ec5aa32049fa11f0b4ea590e9e8195ff"  # due at 1750000250
+    early, moved = (f'"queue":"t","generation":1,"ids":["{id}"]' for id in ids)
+    path = lines(
+        tmp_path / "events.jsonl",
+        f'"at":1750000000,"kind":"put",{early}',
+        f'"at":1750000000,"kind":"put",{moved}',
+        f'"at":1750000001,"kind":"moved",{moved},"detail":"1750000100000"',
+        *(f'"at":1750000100,"kind":"delivered",{said},"version":1' for said in (early, moved)),
+        *(f'"at":1750000101,"kind":"acked",{said},"version":1' for said in (early, moved)),
     )
-    assert audited(spark, early)[1] == {id: "early"}
-    moved = lines(
-        tmp_path / "moved.jsonl",
-        f'"at":1750000000,"kind":"put",{said}',
-        f'"at":1750000001,"kind":"moved",{said},"detail":"1750000100000"',
-        f'"at":1750000100,"kind":"delivered",{said},"version":1',
-        f'"at":1750000101,"kind":"acked",{said},"version":1',
-    )
-    assert audited(spark, moved)[1] == {}
+    assert audited(spark, path)[1] == {ids[0]: "early"}
 
 
 def test_what_waits_in_a_queue_is_lost_only_if_it_is_known_to_be_empty(spark: SparkSession, tmp_path: Path) -> None:
-    path = lines(tmp_path / "events.jsonl", event("put", 1.0), event("put", 8_999.0, run="[6,1]"))
-    assert audited(spark, path, Options(drained=frozenset(("other",))))[1] == {}
+    purged = event("put", 1.0, run="[7,1]").replace('"queue":"q"', '"queue":"p"')
+    again = event("put", 8_999.0, run="[8,1]", generation=2).replace('"queue":"q"', '"queue":"p"')
+    path = lines(tmp_path / "events.jsonl", event("put", 1.0), event("put", 8_999.0, run="[6,1]"), purged, again)
     assert audited(spark, path, Options(stuck_s=100.0))[1] == {"5": "stuck"}
-    assert audited(spark, path, Options(drained=frozenset(("q",))))[1] == {"5": "lost", "6": "lost"}
-
-
-def test_a_purged_generation_is_not_lost(spark: SparkSession, tmp_path: Path) -> None:
-    path = lines(tmp_path / "events.jsonl", event("put", 1.0), event("put", 2.0, generation=2, run="[7,1]"))
-    assert audited(spark, path)[1] == {"7": "lost"}
+    assert audited(spark, path, Options(drained=frozenset(("q", "p"))))[1] == {"5": "lost", "6": "lost", "8": "lost"}
 
 
 def test_bad_input_is_said(spark: SparkSession, tmp_path: Path) -> None:

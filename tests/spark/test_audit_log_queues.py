@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from tests.unit.test_journal_sheets import WHO, sheet
 
 from capellini.pipeline.audit.job import Audit, Options, audit
-from capellini.pipeline.journal.columns import read_journal, unfolded
+from capellini.pipeline.journal.columns import read_journal
+from capellini.pipeline.source.events import events_of
 from capellini.queues.events import Happened, Kind
 
 if TYPE_CHECKING:
@@ -72,9 +74,12 @@ def test_each_reader_has_lives_of_its_own_and_all_have_the_put(spark: SparkSessi
     assert (summary.lives, summary.windows) == (20 + 1 + 6 + 4, [])
 
 
-def test_messages_of_the_journal_queue_are_unfolded_and_what_is_no_sheet_is_a_gap(spark: SparkSession) -> None:
+def test_messages_of_the_journal_queue_are_unfolded_and_what_is_no_sheet_is_a_gap() -> None:
     told = [Happened(*WHO, 0, 5.0, kind, "q", 1, ((0, 3),), 1) for kind in (Kind.PUT, Kind.DELIVERED, Kind.ACKED)]
-    bodies = [(bytearray(sheet(told, 1)),), (bytearray(b"no sheet"),), (bytearray(sheet(told, 7)),)]
-    rows = unfolded(spark.createDataFrame(bodies, "body binary")).orderBy("number").collect()
-    assert [row["number"] for row in rows] == [1, 2, 3, 7, 8, 9]
-    assert {(row["queue"], row["first"], row["count"], row["id"]) for row in rows} == {("q", 0, 3, None)}
+    bodies = [sheet(told, 1), b"no sheet", sheet(told, 7)]
+    times = pa.array([5_000_000] * 3).view(pa.timestamp("us", tz="UTC"))
+    messages = pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary()), times], names=["body", "put_at"])
+    rows = pa.Table.from_batches(events_of(iter([messages]), ("number", "queue", "first", "count", "id", "stored_at")))
+    assert rows["number"].to_pylist() == [1, 2, 3, 7, 8, 9]
+    assert {(row["queue"], row["first"], row["count"], row["id"]) for row in rows.to_pylist()} == {("q", 0, 3, None)}
+    assert {each.timestamp() for each in rows["stored_at"].to_pylist()} == {5.0}

@@ -65,6 +65,47 @@ def standalone(folder: Path) -> Iterator[str]:
             each.wait()
 
 
+@contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """A Spark Connect server of its own."""
+    port = free_port()
+    command = [
+        CLASS, "org.apache.spark.deploy.SparkSubmit", "--master", "local[1]", "--driver-memory", "1g",
+        "--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.enabled=false",
+        "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment.pop("PYTHONPATH", None)  # what it knows of the package comes from the session
+    with (folder / "connect.log").open("wb") as log:
+        server = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True, cwd=folder
+        )
+    try:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while "Spark Connect server started" not in (folder / "connect.log").read_text():
+            said = (folder / "connect.log").read_text()[-2_000:]
+            assert server.poll() is None and time.monotonic() < deadline_s, said
+            time.sleep(0.1)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def test_jobs_run_through_spark_connect(tmp_path: Path) -> None:
+    with serving(tmp_path / "store") as at, connect_server(tmp_path) as master, connect(at) as client:
+        client.create_queue("far", "log")
+        client.create_queue("near", "log")
+        client.put_many("far", numbered(range(3_000)), attributes={"a": "b"})
+        out = tmp_path / "out.json"
+        command = [sys.executable, str(CHILD), master, at, str(out)]
+        child = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)
+        assert child.returncode == 0, child.stderr.decode()[-3_000:]
+        said = json.loads(out.read_text())
+        assert (said["rows"], said["archived"], said["replayed"]) == (3_000, 3_000, 3_000)
+        assert said["lives"] > 0
+
+
 def test_two_workers_read_and_write_queues(tmp_path: Path) -> None:
     with serving(tmp_path / "store") as at, standalone(tmp_path) as master, connect(at) as client:
         client.create_queue("far", "log")
@@ -76,11 +117,12 @@ def test_two_workers_read_and_write_queues(tmp_path: Path) -> None:
         )
         assert child.returncode == 0, child.stderr.decode()[-3_000:]
         said = json.loads(out.read_text())
-        assert said["rows"] == 3_000
+        assert (said["rows"], said["archived"], said["replayed"]) == (3_000, 3_000, 3_000)
+        assert said["lives"] > 0
         assert all("capellini.zip" in place for place in said["places"]), said["places"]
         assert len({place.split()[1] for place in said["places"]}) == 2, "one worker did everything"
         found = 0
-        while found < 3_000 and (some := client.get("near", 1_000, wait_s=5.0)):
+        while found < 6_000 and (some := client.get("near", 1_000, wait_s=5.0)):
             found += len(some)
             client.ack_many("near", some)
-        assert found == 3_000
+        assert found == 6_000  # written, and replayed from the archive

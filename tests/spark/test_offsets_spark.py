@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
+from functools import reduce
+
 import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 
 from capellini.model.errors import Invalid, Unavailable
 from capellini.pipeline.source.asking import asked_of
 from capellini.pipeline.source.extents import Known, Range, grouped
-from capellini.pipeline.source.log_source import between, capped, fresh_offset, next_offset
+from capellini.pipeline.source.log_source import between, capped, fresh_offset, narrowed, next_offset
 
 pytestmark = pytest.mark.spark
 
@@ -78,6 +82,15 @@ def test_tasks_have_equal_shares_and_small_extents_share_one() -> None:
 def test_wrong_options_are_named(options: dict[str, str], says: str) -> None:
     with pytest.raises(Invalid, match=says):
         asked_of(options)
+
+
+def test_pushed_filters_narrow_the_times_that_are_read() -> None:
+    asked = asked_of({"at": "rocks:x", "queue": "q", "filters": "push", "since": "50"})
+    at = datetime.datetime.fromtimestamp(100, datetime.UTC)
+    pushed = [GreaterThan(("put_at",), at), LessThanOrEqual(("put_at",), at + datetime.timedelta(seconds=7))]
+    found = reduce(narrowed, [*pushed, EqualTo(("extent",), "e"), GreaterThan(("put_at",), None)], asked)
+    assert (found.since_ms, found.until_ms) == (100_000, 107_001)
+    assert narrowed(found, GreaterThan(("put_at",), at - datetime.timedelta(seconds=60))) == found
 
 
 def test_times_are_read_as_people_and_programs_write_them() -> None:

@@ -81,9 +81,10 @@ def test_a_log_queue_is_read_from_its_node_and_from_its_folder(
     assert {one.id for one in peeked} <= {row["id"] for row in rows}
     put_at = sorted(row["put_at"] for row in rows)
     middle = put_at[500].timestamp()
-    assert table(spark_here, at, "plain", since=repr(middle)).count() + table(
-        spark_here, at, "plain", until=repr(middle)
-    ).count() == 700  # fmt: skip
+    since = table(spark_here, at, "plain", since=repr(middle)).count()
+    assert since + table(spark_here, at, "plain", until=repr(middle)).count() == 700
+    pushed = table(spark_here, at, "plain", filters="push").where(f"put_at >= timestamp_millis({round(middle * 1000)})")
+    assert pushed.count() == since
 
 
 def test_a_write_that_is_run_again_under_its_name_adds_nothing(
@@ -173,7 +174,7 @@ def test_files_are_loaded_once_and_a_new_one_later(
     (files / "one.jsonl").write_bytes(b"\n".join(numbered(range(2_000))) + b"\n")
     wanted = Load(str(files), at, "loaded", str(tmp_path / "checkpoint"))
     seen: list[int] = []
-    assert load(spark_here, wanted, seen.append).rows == 2_000 == sum(seen)
+    assert load(spark_here, wanted, lambda rows, left: seen.append(rows)).rows == 2_000 == sum(seen)
     assert load(spark_here, wanted).rows == 0
     (files / "two.jsonl").write_bytes(b"\n".join(numbered(range(2_000, 2_100))))
     assert load(spark_here, wanted).rows == 100
@@ -193,6 +194,9 @@ def test_tables_become_messages_and_messages_files(
     load(spark_here, Load(str(tmp_path / "csv"), at, "rows", str(tmp_path / "c2"), body="name"))
     wanted = [f'{{"id":{at},"name":"name {at}"}}'.encode() for at in range(50)]
     assert found(spark_here, at, "rows") == sorted(wanted + [f"name {at}".encode() for at in range(50)])
+    frame.selectExpr("*", "1 AS more").write.option("header", True).mode("overwrite").csv(str(tmp_path / "csv"))
+    with pytest.raises(Conflict, match="its columns is"):
+        load(spark_here, Load(str(tmp_path / "csv"), at, "rows", str(tmp_path / "c2"), body="name"))
     for form in ("parquet", "json", "csv", "text"):
         assert unload(spark_here, Unload(at, "rows", str(tmp_path / f"out-{form}"), form)) == 100
     with pytest.raises(Conflict, match="there already"):

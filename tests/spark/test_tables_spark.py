@@ -13,10 +13,14 @@ import pytest
 from tests.spark.nodes import DEADLINE_S, numbered, serving
 
 from capellini import Client, connect
-from capellini.model.errors import Invalid
-from capellini.pipeline.jobs.archive import Archive, read_archive, snapshot
-from capellini.pipeline.jobs.letters import Letters, groups
+from capellini.model.errors import Conflict, Invalid, WrongKind
+from capellini.model.options import JOURNAL
+from capellini.pipeline.audit.job import Options, audit
+from capellini.pipeline.jobs.archive import Archive, archive, read_archive, snapshot
+from capellini.pipeline.jobs.letters import Letters, groups, redrive
 from capellini.pipeline.jobs.rollup import Rollup, collect, daily, rollup
+from capellini.pipeline.jobs.running import plainly
+from capellini.pipeline.journal.columns import COLUMNS, read_journal
 from capellini.pipeline.journal.generator import Recipe, generated
 from capellini.pipeline.report.page import page
 from capellini.pipeline.report.tables import report
@@ -71,9 +75,20 @@ def test_a_work_queue_shows_what_is_unfinished_and_in_which_state(
         assert sum(row["attributes"] == {"a": "b"} for row in rows) == 130
         (delayed,) = [row for row in rows if bytes(row["body"]) == b"later"]
         assert (delayed["visible_at"] - delayed["put_at"]).total_seconds() == 600
+    with pytest.raises(WrongKind, match="journal=bodies"):
+        archive(spark, Archive(at, "work", str(tmp_path / "a"), str(tmp_path / "c")))
+    client.change_queue("work", journal="bodies")
+    client.put_many("work", numbered(range(300, 320)), attributes={"c": "d"})
+    kept = Archive(at, "work", str(tmp_path / "a"), str(tmp_path / "c"))
+    for _ in range(2):
+        archive(spark, kept)
+    rows = read_archive(spark, kept.path).collect()
+    assert sorted(bytes(row["body"]) for row in rows) == numbered(range(300, 320))
+    assert all((row["queue"], row["attributes"]) == ("work", {"c": "d"}) for row in rows)
+    assert len({row["id"] for row in rows}) == 20
     path = str(tmp_path / "snapshots")
-    assert snapshot(spark, Archive(at, "work", path, "")) == 131
-    assert read_archive(spark, path).where("queue = 'work'").count() == 131
+    assert snapshot(spark, Archive(at, "work", path, "")) == 151
+    assert read_archive(spark, path).where("queue = 'work'").count() == 151
 
 
 def test_a_timed_queue_shows_what_is_to_come_and_what_waits(
@@ -113,6 +128,10 @@ def test_dead_letters_are_grouped_by_where_they_were_and_what_they_look_like(
     assert len(rows[0]["samples"]) == 3 and rows[0]["samples"][0]["body"].startswith('{"order"')
     (one,) = groups(spark, Letters(at, "orders", by=("origin",))).collect()
     assert one["letters"] == 35
+    broken = Letters(at, "orders", where="shape LIKE '%broken' AND attributes = '{}'")
+    assert [redrive(spark, broken), redrive(spark, broken)] == [5, 0]
+    assert client.statistics("lost").ready == 30
+    assert {each.body[:5] for each in client.peek("orders", 10)} == {b"order"}
     with pytest.raises(Invalid, match="cannot be grouped by"):
         groups(spark, Letters(at, "orders", by=("colour",)))
 
@@ -138,6 +157,34 @@ def test_counters_are_rolled_up_by_hour_and_day(
     assert abs(estimate - 500) < 25
     collected = {row["name"]: row["collected"] for row in collect(spark, at, "vis").collect()}
     assert set(collected) == {"visits", "visitors.a", "visitors.b"}
+
+
+def test_the_journal_is_a_table_is_archived_as_events_by_day_and_audited(
+    spark: SparkSession, at: str, client: Client[bytes], folder: Path, tmp_path: Path
+) -> None:
+    client.create_queue("told", "work")
+    client.create_queue("logged", "log")
+    client.put_many("told", numbered(range(20)))
+    client.ack_many("told", client.get("told", 20))
+    of_it = "queue = 'told' AND kind IN ('put', 'delivered', 'acked')"
+    deadline_s = time.monotonic() + DEADLINE_S
+    while table(spark, at, read="journal").where(of_it).count() < 3:  # about once a second
+        assert time.monotonic() < deadline_s
+    for where in (at, f"rocks:{folder}"):
+        events = read_journal(spark, where).where(of_it).orderBy("number").collect()
+        assert [(row["kind"], row["first"], row["count"]) for row in events] == [
+            ("put", 0, 20), ("delivered", 0, 20), ("acked", 0, 20)
+        ]  # fmt: skip
+    path = str(tmp_path / "journal")
+    assert archive(spark, Archive(at, JOURNAL, path, str(tmp_path / "state"))).rows > 0
+    kept = read_journal(spark, path, days=True)
+    assert kept.where(of_it).count() == 3
+    summary, findings = audit(kept.where("queue IN ('told', '')").select(*COLUMNS), Options())
+    assert (summary.lives, findings.count()) == (20, 0)
+    with pytest.raises(Conflict, match="is an archive of journal"):
+        archive(spark, Archive(at, "logged", path, str(tmp_path / "other")))
+    with pytest.raises(WrongKind, match="the journal is a log queue"), plainly():
+        table(spark, at, read="journal", queue="told").count()
 
 
 class Looking(HTMLParser):

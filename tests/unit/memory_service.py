@@ -165,7 +165,7 @@ class MemoryService(Service):
         self._queue(name)
         return []
 
-    async def redrive(self, name: str, count: int | None = None) -> int:
+    async def redrive(self, name: str, count: int | None = None, ids: Sequence[str] | None = None) -> int:
         self._queue(name)
         return 0
 

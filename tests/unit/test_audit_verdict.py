@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from capellini.pipeline.audit.digest import holes
 from capellini.pipeline.audit.runs import BLOCK, COLUMN, OTHER, Runs, joined, judged, overlaps, split
-from capellini.pipeline.audit.verdict import Rules, Told, Window, judge
+from capellini.pipeline.audit.verdict import NO_VERSION, Rules, Told, Window, judge, over
 
 RULES = Rules(ended_s=10_000.0, drained=None)
 GAP = Window("n", "i", 5, 2, 2.0, 3.0)
@@ -115,7 +117,34 @@ def test_plain_lives_are_counted_and_the_others_named_as_runs() -> None:
     )  # fmt: skip
     found = judged(0, runs.column, runs.version, runs.first, runs.count)
     assert (found.lives, found.plain) == (100, 48 + 10)
-    assert list(zip(found.first.tolist(), found.count.tolist(), strict=True)) == [(10, 2), (50, 40)]
+    assert pairs(found.suspects) == [(10, 2), (50, 40)]
+    assert (pairs(found.acked), pairs(found.ended)) == ([(0, 10), (12, 38)], [(90, 10)])
+
+
+def pairs(stretches: tuple[Any, Any]) -> list[tuple[int, int]]:
+    first, count = stretches
+    return list(zip(first.tolist(), count.tolist(), strict=True))
+
+
+def test_what_an_earlier_audit_settled_counts_no_more_unless_something_was_told_since() -> None:
+    runs = columns(("settled", 1, 0, 10), ("put", 0, 5, 1), ("delivered", 2, 7, 1))
+    found = judged(0, runs.column, runs.version, runs.first, runs.count)
+    assert (found.lives, found.plain, pairs(found.suspects)) == (1, 0, [(7, 1)])
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        (("put 0 1", "delivered 1 2"), None),
+        (("put 0 1", "delivered 1 2", "nacked 1 3", "delivered 2 4", "acked 2 5"), 2),
+        (("put 0 1", "expired 0 2"), NO_VERSION),
+        (("settled 1 1", "delivered 2 2"), 2),
+    ],
+)
+def test_a_life_is_over_with_the_version_that_later_events_are_held_against(
+    said: tuple[str, ...], version: int | None
+) -> None:
+    assert over(life(*said)) == version
 
 
 def test_a_version_that_is_not_the_first_is_no_plain_life() -> None:
@@ -123,7 +152,7 @@ def test_a_version_that_is_not_the_first_is_no_plain_life() -> None:
         ("put", 0, 0, 2), ("delivered", 1, 0, 1), ("delivered", 2, 1, 1), ("acked", 1, 0, 1), ("acked", 2, 1, 1)
     )  # fmt: skip
     found = judged(0, runs.column, runs.version, runs.first, runs.count)
-    assert (found.plain, found.first.tolist()) == (1, [1])
+    assert (found.plain, pairs(found.suspects)) == (1, [(1, 1)])
 
 
 def test_ids_that_runs_share_with_stretches() -> None:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -49,3 +55,45 @@ def test_seeds_in_several_processes_give_the_same() -> None:
         return {key: value for key, value in json.loads(done.stdout).items() if key != "wall_s"}
 
     assert printed("--jobs", "2") == printed()
+
+
+def test_ctrl_c_prints_what_the_seeds_so_far_showed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended_at_4(seed: int) -> Result:
+        if seed == 4:
+            signal.raise_signal(signal.SIGINT)
+        return Result(seed, [], 1.0, 1, {}, {}, [])
+
+    monkeypatch.setattr(suites, "suite", lambda name: ended_at_4)
+    done = CliRunner().invoke(simulate, ["work", "--seeds", "5", "--jobs", "1", "--json"])
+    assert done.exit_code == 130
+    assert json.loads(done.stdout)["seeds"] == 4
+
+
+def test_ctrl_c_leaves_no_process_behind() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "capellini.cli.main",
+        "simulate",
+        "store",
+        "--seeds",
+        "100000",
+        "--jobs",
+        "2",
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as running:
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        deadline_s = time.monotonic() + 30
+        while len(children.read_text().split()) < 2 and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        os.killpg(running.pid, signal.SIGINT)
+        try:
+            out, err = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert running.returncode == 130, err.decode()
+    assert json.loads(out)["violations"] == 0
+    assert "Traceback" not in err.decode()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)

@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.log_world import LogNode, closed, embedded
 
 from capellini.model.chunks import pack
 from capellini.model.clock import RealClock
 from capellini.model.errors import Invalid, NotFound, Unavailable, Unknown
-from capellini.model.message import Delivery, NewMessage
-from capellini.model.options import JOURNAL, OFF
+from capellini.model.message import Delivery, NewEntry, NewMessage
+from capellini.model.options import BODIES, JOURNAL, OFF
 from capellini.model.service import ExtendItem, NackItem, Put
 from capellini.model.timed import MoveItem
 from capellini.node.journal import Journaling, JournalSink
@@ -58,6 +59,46 @@ async def got(node: Node, queue: str, count: int) -> list[Delivery]:
         while len(found) < count:
             found += await node.service.get(queue, count - len(found), wait_s=2.0)
     return found
+
+
+async def told_bodies(node: Node) -> list[tuple[bytes, dict[str, str]]]:
+    return [(each.body, each.attributes) for each in await node.service.peek(BODIES, 100)]
+
+
+@pytest.mark.parametrize("kind", ["work", "timed"])
+async def test_a_queue_may_have_its_bodies_told_each_once(node: Node, kind: str) -> None:
+    await node.service.create("kept", kind, {"journal": "bodies"})
+    await node.service.create("not", kind)
+    await node.service.put("not", [NewMessage(b"x")])
+    with pytest.raises(NotFound):
+        await told_bodies(node)
+    too_large = NewMessage(b"x" * 300_000)
+    plain, problem = await node.service.put("kept", [NewMessage(b"one", {"a": "b"}), too_large])
+    assert isinstance(plain, Put) and not isinstance(problem, Put)
+    for _ in range(2):
+        (keyed,) = await node.service.put("kept", [NewMessage(b"two", key="k")])
+    assert isinstance(keyed, Put) and keyed.duplicate
+    who = {"capellini.queue": "kept", "capellini.generation": "1"}
+    assert await told_bodies(node) == [
+        (b"one", {"a": "b", **who, "capellini.id": plain.id}), (b"two", {**who, "capellini.id": keyed.id})
+    ]  # fmt: skip
+    if kind == "work":
+        ((first, _),) = await node.service.put_block("kept", msgspec.msgpack.encode([NewEntry(b"3"), NewEntry(b"4")]))
+        assert [body for body, _ in await told_bodies(node)][2:] == [b"3", b"4"]
+        assert (await told_bodies(node))[2][1]["capellini.id"] == str(first)
+    with pytest.raises(Invalid, match="on or off"):
+        await node.service.create("logged", "log", {"journal": "bodies"})
+
+
+async def test_a_put_whose_body_cannot_be_told_is_unknown(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    await node.service.create("kept", "work", {"journal": "bodies"})
+
+    async def away(*_: object) -> None:
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr("capellini.queues.log.queue.LogQueue.append", away)
+    (result,) = await node.service.put("kept", [NewMessage(b"x")])
+    assert not isinstance(result, Put) and result.error == "unknown" and "not in the journal" in result.says
 
 
 async def lived(node: Node, queue: str) -> None:

@@ -55,7 +55,8 @@ async def letters(node: Node, queue: str, bodies: list[bytes], into: str = "lett
 
     async def arrived() -> bool:
         assert await node.service.get(queue, 1_000) == []  # which finds them dead, and has them carried
-        return len(await node.service.dead(queue, 1_000)) == len(bodies)
+        on_their_way = (await node.service.statistics(queue)).delayed
+        return len(await node.service.dead(queue, 1_000)) == len(bodies) and not on_their_way
 
     await until(arrived)
 
@@ -197,6 +198,31 @@ async def test_a_pile_of_letters_moves_side_by_side_there_and_back(node: Node) -
     assert (await node.service.statistics("jobs")).dead == 0
 
 
+async def test_chosen_letters_go_back_and_the_others_stay(node: Node) -> None:
+    await letters(node, "jobs", [b"%d" % number for number in range(6)])
+    found = {each.body: each.id for each in await node.service.dead("jobs")}
+    held = (await node.service.get("letters", 1))[0]  # the first: whoever holds it has it
+    wanted = [found[b"%d" % number] for number in range(4)]
+    assert await node.service.redrive("jobs", ids=[*wanted, "999", wanted[1]]) == 3
+    assert await node.service.redrive("jobs", ids=wanted) == 0
+    assert {each.body for each in await node.service.peek("jobs", 10)} == {b"1", b"2", b"3"}
+    left = {each.body: each for each in await node.service.dead("jobs")}
+    assert set(left) == {b"0", b"4", b"5"} and left[b"4"].deliveries == 0
+    await node.service.ack("letters", [held.receipt])
+    with pytest.raises(Invalid, match="not a message id"):
+        await node.service.redrive("jobs", ids=["first"])
+
+
 def test_neighbours_in_a_bucket_are_carried_together() -> None:
     assert stretches([3, 1, 2, 9, 10, 11, 25], 10) == [(1, 3), (9, 1), (10, 2), (25, 1)]
     assert stretches([], 10) == []
+
+
+async def test_a_pile_of_dead_letters_shares_rows_and_nobody_looks_for_keys_first(node: Node) -> None:
+    before = msgspec.structs.replace(node.store.counts)
+    await letters(node, "jobs", [b"poison"] * 500)
+    assert await node.service.redrive("jobs") == 500
+    counts = node.store.counts
+    moves = 2 * 500
+    assert counts.rounds - before.rounds < 1.5 * moves  # one for each key, few for all else
+    assert counts.requests - before.requests < 2 * moves  # rows of their own would be one more, looks for keys too

@@ -12,12 +12,13 @@ import pytest
 from capellini.model.errors import Conflict, Invalid
 from capellini.model.message import Entry
 from capellini.model.options import TimedOptions, check_change, options_of
-from capellini.queues.timed.desk import LIFE, Desk, State
-from capellini.queues.timed.horizon import AHEAD_S, IDLE_S, LEAD_S, Pace, next_step
+from capellini.queues.timed.desk import AROUND_BYTES, LIFE, Desk, State
+from capellini.queues.timed.holder import PAGE_BYTES, page_rows
+from capellini.queues.timed.horizon import AHEAD_S, CALM_S, CALM_STEPS, IDLE_S, LEAD_S, Pace, next_step
 from capellini.queues.timed.positions import TICKS_PER_S, position_of, ticks_of_ms
 from capellini.queues.timed.proofs import Proof, proof_of, receipt_of
 from capellini.queues.timed.records import Change, Moving, Snapshot, known_of, packed, unpacked
-from capellini.queues.timed.rows import TimedRow, order_key, row_in, row_out
+from capellini.queues.timed.rows import PAGE_ROWS, TimedRow, order_key, row_in, row_out
 from capellini.store.interface import Row
 
 NOW = ticks_of_ms(1_800_000_000_000)
@@ -35,7 +36,7 @@ def row_at(second: float, **more: Any) -> TimedRow:
 
 
 def pace(**more: Any) -> Pace:
-    return msgspec.structs.replace(Pace(NOW, NOW + TICKS_PER_S, 0, 1.0, 0, None), **more)
+    return msgspec.structs.replace(Pace(NOW, NOW + TICKS_PER_S, 0, 1.0, 0, 0, None), **more)
 
 
 # The pace
@@ -46,6 +47,14 @@ def test_the_next_step_comes_shortly_before_the_horizon() -> None:
     assert (horizon, wait_s) == (0, pytest.approx(1.0 - LEAD_S))
     horizon, _ = next_step(pace(horizon=NOW), 0.2)
     assert horizon == NOW + int(AHEAD_S * TICKS_PER_S)
+
+
+def test_where_nothing_is_put_that_is_due_soon_it_is_read_further_ahead() -> None:
+    def ahead_s(**more: Any) -> float:
+        return (next_step(pace(horizon=NOW, **more), 0.2)[0] - NOW) / TICKS_PER_S
+
+    assert ahead_s(calm=CALM_STEPS - 1) == AHEAD_S < ahead_s(calm=CALM_STEPS) == CALM_S < IDLE_S
+    assert ahead_s(calm=CALM_STEPS, quiet=9) == IDLE_S
 
 
 def test_a_quiet_shard_reads_further_and_further_ahead_up_to_a_limit() -> None:
@@ -119,19 +128,26 @@ def test_what_is_leaving_is_offered_to_nobody_and_moves_the_cursor_when_gone() -
     assert (desk.cursor.next, desk.first(), len(desk), desk.bytes) == (2, None, 0, 0)
 
 
-def test_bodies_in_flight_have_a_limit_after_which_nothing_is_taken_until_one_comes_back() -> None:
+def test_what_is_in_flight_has_a_limit_after_which_nothing_is_taken_until_one_comes_back() -> None:
     desk = Desk(0)
-    desk.most_flying_bytes = 10
-    messages = [desk.add(row_at(at, entry=Entry(b"m" * 6)), 0) for at in range(4)]
+    one = AROUND_BYTES + 6 + 2  # the body, and an attribute
+    desk.most_flying_bytes = one + 1
+    messages = [desk.add(row_at(at, entry=Entry(b"m" * 6, {"k": "v"})), 0) for at in range(4)]
     desk.roll(0)
     assert desk.take(10, 100) == messages[:2]  # the second goes beyond it
-    assert (desk.flying_bytes, desk.bytes, desk.too_much_flies, desk.take(10, 100)) == (12, 12, True, [])
+    assert (desk.flying_bytes, desk.bytes, desk.too_much_flies, desk.take(10, 100)) == (2 * one, 2 * one, True, [])
     desk.leave(messages[0])
-    assert (desk.flying_bytes, desk.bytes, desk.too_much_flies) == (6, 18, False)
+    assert (desk.flying_bytes, desk.bytes, desk.too_much_flies) == (one, 3 * one, False)
     desk.gone(messages[0])
     assert desk.take(10, 200) == [messages[2]] and desk.take(10, 200) == []
     assert desk.roll(100) == [messages[1]]  # its visibility is over
-    assert (desk.flying_bytes, desk.take(10, 300), desk.flying_bytes) == (6, [messages[1]], 12)
+    assert (desk.flying_bytes, desk.take(10, 300), desk.flying_bytes) == (one, [messages[1]], 2 * one)
+
+
+def test_large_messages_are_read_a_few_at_a_time() -> None:
+    assert page_rows([row_at(at) for at in range(10)]) == PAGE_ROWS
+    assert page_rows([row_at(0, entry=Entry(b"m" * PAGE_BYTES))]) == 1
+    assert page_rows([row_at(0, entry=Entry(b"m" * (PAGE_BYTES // 10)))]) == 9
 
 
 def test_an_extended_message_stays_hidden() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capellini.model.errors import Invalid, TooLarge
-from capellini.model.message import MAX_BATCH, Entry
+from capellini.model.message import MAX_BATCH, MAX_DELAY_S, Entry
 from capellini.queues.work.block import (
     DELAYED,
     MOVED,
@@ -135,3 +135,9 @@ def test_whatever_bytes_come_nothing_but_invalid_is_raised(data: bytes) -> None:
     except Invalid:
         return
     assert len(entries_of(packed)) == packed.count
+
+
+def test_a_delay_out_of_range_is_said_in_seconds() -> None:
+    data = msgspec.msgpack.encode([[b"a"], [b"b", None, int(MAX_DELAY_S * 1000) + 1_000]])
+    with pytest.raises(Invalid, match=r"delay_s goes from 0 to 31536000, not 31536001\.0"):
+        check(data, 100)

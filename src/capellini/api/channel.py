@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from capellini.api.exchange import MSGPACK, Request, Response
@@ -31,8 +31,17 @@ log = logging.getLogger("capellini.api")
 
 CALLS_MOST: Final = 4_096  # under way on one channel: long polls of a large client; then it is not read
 AROUND_BYTES: Final = 4_096  # of a frame besides its body
+CALLS_KEPT: Final = 1_024  # that came lately: clients call the same few again and again
 _HEADERS: Final = {b"content-type": MSGPACK, b"accept": MSGPACK}
 _RETRY_AFTER: Final = b"retry-after"
+
+
+@lru_cache(CALLS_KEPT)
+def _parts(call: str) -> tuple[bytes, bytes, bytes]:
+    """Method, path and query."""
+    method, _, target = call.partition(" ")
+    path, _, query = target.partition("?")
+    return method.encode(), path.encode(), query.encode()
 
 
 class Channel(asyncio.Protocol):
@@ -111,9 +120,7 @@ class Channel(asyncio.Protocol):
         if id <= LEAVING_ID or id in self._tasks:
             raise Invalid(f"{id} is no id for a new call: it is in use, or not above 0")
         request = Request()
-        method, _, target = call.call.partition(" ")
-        path, _, query = target.partition("?")
-        request.method, request.path, request.query = method.encode(), path.encode(), query.encode()
+        request.method, request.path, request.query = _parts(call.call)
         request.headers = _HEADERS
         request.peer = self.producer
         request.body = call.body

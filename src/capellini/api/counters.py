@@ -14,9 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from capellini.api.context import Context
 from capellini.api.exchange import Request, Response
-from capellini.api.wire import Form, Malformed, answer, query_of
+from capellini.api.wire import Form, Malformed, answer, items_of, query_of
 from capellini.model.counters import MOST_AT_ONCE, MOST_INTERSECTED, MOST_LISTED, SUM, Counted, CounterService, Update
-from capellini.model.errors import Invalid, TooLarge, Unavailable
+from capellini.model.errors import Invalid, Unavailable
 from capellini.model.service import Problem, Service
 
 MAX_NAME_CHARS: Final = 200
@@ -29,7 +29,7 @@ class Updates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LooseUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    updates: list[Any]
+    updates: list[msgspec.Raw]
 
 
 class OneUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +67,7 @@ class ReadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _UPDATES: Final = Form(Updates)
 _LOOSE: Final = Form(LooseUpdates)
+_UPDATE: Final = Form(Update)
 _ONE: Final = Form(OneUpdate)
 _READS: Final = Form(Reads)
 _INTERSECT: Final = Form(Intersect)
@@ -90,17 +91,16 @@ async def update_many(context: Context, request: Request) -> Response:
 
 
 async def _each(counters: CounterService, request: Request) -> list[Counted | Problem]:
-    loose = _LOOSE.read(request).updates
-    if len(loose) > MOST_AT_ONCE:
-        raise TooLarge(f"a call has at most {MOST_AT_ONCE} updates, not {len(loose)}")
+    loose = items_of(request, _LOOSE, _UPDATE, MOST_AT_ONCE)
     results: list[Counted | Problem] = []
     good: list[tuple[int, Update]] = []
     for at, item in enumerate(loose):
-        try:
-            good.append((at, msgspec.convert(item, Update)))
+        if isinstance(item, Problem):
+            says = f"an update is [counter, value] or [counter, value, kind]: {item.says}"
+            results.append(msgspec.structs.replace(item, says=says))
+        else:
+            good.append((at, item))
             results.append(Counted())
-        except msgspec.ValidationError as error:
-            results.append(Problem("invalid", f"an update is [counter, value] or [counter, value, kind]: {error}"))
     for (at, _), result in zip(good, await counters.update_many([one for _, one in good]), strict=True):
         results[at] = result
     return results

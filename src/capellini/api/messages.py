@@ -50,7 +50,7 @@ from capellini.api.wire import (
     raw_message,
 )
 from capellini.model.errors import Invalid
-from capellini.model.message import NewMessage, Peeked, page_full
+from capellini.model.message import MAX_BATCH, NewMessage, Peeked, page_full
 from capellini.model.service import ParcelAck, Problem, Put
 
 T = TypeVar("T")
@@ -86,6 +86,7 @@ class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Redrive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1)] | None = None
+    ids: Annotated[list[str], Meta(max_length=MAX_BATCH)] | None = None
 
 
 _REDRIVE: Final = Form(Redrive)
@@ -231,7 +232,8 @@ def _seen(request: Request, count: int, found: list[Peeked]) -> Response:
 
 
 async def redrive(context: Context, request: Request) -> Response:
-    moved = await context.service.redrive(request.name, _REDRIVE.read(request).count)
+    asked = _REDRIVE.read(request)
+    moved = await context.service.redrive(request.name, asked.count, asked.ids)
     return answer(request, {"moved": moved})
 
 

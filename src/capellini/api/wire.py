@@ -209,6 +209,8 @@ def media(request: Request) -> bytes:
     text = request.headers.get(b"content-type")
     if text is None or text == JSON:
         return JSON
+    if text == MSGPACK:
+        return MSGPACK
     return text.partition(b";")[0].strip().lower()
 
 
@@ -252,13 +254,13 @@ class Malformed(Invalid):
     """Not even JSON or MessagePack: no item can be had from it. `name` stays "invalid"."""
 
 
-def items_of(request: Request, loose: Form[Any], item: Form[T]) -> list[T | Problem]:
+def items_of(request: Request, loose: Form[Any], item: Form[T], most: int = MAX_BATCH) -> list[T | Problem]:
     """One by one, after the whole did not decode: what each item is, or why it is none. `loose` has one field, a list
     of Raw."""
     is_packed = media(request) in PACKED
     raws: Sequence[msgspec.Raw] = getattr(loose.read(request), loose.type.__struct_fields__[0])
-    if len(raws) > MAX_BATCH:
-        raise TooLarge(f"a call has at most {MAX_BATCH} items, not {len(raws)}")
+    if len(raws) > most:
+        raise TooLarge(f"a call has at most {most} items, not {len(raws)}")
     found: list[T | Problem] = []
     for raw in raws:
         try:

@@ -7,8 +7,9 @@ Each worker has one batch under way at a time: a thread with a client of its own
 event loop where it does not. What it does is its job's role:
 
     put    put batches until all are put, or until the time is over
-    get    get and ack until all consumers together have acked everything: each counts in a place of its own in a
-           shared file
+    get    get and ack until all consumers together have acked everything, or until the time is over: each counts in a
+           place of its own in a shared file; producers that put for a time say in another how much it was
+    first  get and ack one message
     life   put a batch, get as many, ack them, again
     pace   put at a steady rate, whatever the answers; each body says when it was meant to be sent
 
@@ -37,6 +38,7 @@ from capellini.bench.usage import written_bytes
 
 BODY_BYTES: Final = 100
 RANDOM_BODIES: Final = 20_000
+RANDOM_BYTES: Final = 16_000_000  # no more of them than this
 SLOT: Final = struct.Struct("=q")
 LANES: Final = {  # by module: a driver brings along its own peer's client only
     "beanstalkd": "BeanstalkdLane",
@@ -45,7 +47,6 @@ LANES: Final = {  # by module: a driver brings along its own peer's client only
     "elasticmq": "ElasticmqLane",
     "embedded_litequeue": "LitequeueLane",
     "nats_jetstream": "NatsLane",
-    "pgmq_functions": "PgmqLane",
     "postgres": "PostgresLane",
     "rabbitmq": "RabbitmqLane",
     "redis_streams": "RedisLane",
@@ -56,7 +57,7 @@ class Job(msgspec.Struct, frozen=True):
     peer: str
     address: str
     queue: str
-    role: str  # put, get, life or pace
+    role: str  # put, get, first, life or pace
     batch: int
     workers: int
     messages: int  # to put by this process; or, for consumers, all there are
@@ -65,7 +66,8 @@ class Job(msgspec.Struct, frozen=True):
     body_bytes: int = BODY_BYTES
     delay_s: float = 0.0  # of each put
     per_s: float = 0.0  # pace: of this process
-    within_s: float = 0.0  # put: no longer than this; 0: until all are put
+    within_s: float = 0.0  # put, life, get: no longer than this; 0: until all are put, or acked
+    puts: str = ""  # the file in which producers say at their end how much they put: what consumers wait for
     noting: bool = False  # get: how late each message came
     groups: tuple[str, ...] = ()  # of a queue with fan-out; the one to read for, where it gets
     incompressible: bool = False  # bodies are random bytes, each batch others
@@ -82,10 +84,13 @@ class Report(msgspec.Struct, frozen=True):
 
 def bodies_of(job: Job) -> list[bytes]:
     """What this process puts, again and again: far more random bytes than a block of any store holds."""
+    if job.role not in ("put", "life"):
+        return []
     if not job.incompressible:
-        return [b"x" * job.body_bytes]
+        return [b"x" * job.body_bytes] * job.batch
     chance = random.Random(job.first_slot)
-    return [chance.randbytes(job.body_bytes) for _ in range(max(job.batch, RANDOM_BODIES))]
+    count = max(job.batch, min(RANDOM_BODIES, RANDOM_BYTES // job.body_bytes))
+    return [chance.randbytes(job.body_bytes) for _ in range(count)]
 
 
 class Tally:
@@ -107,6 +112,15 @@ class Tally:
     def total(self) -> int:
         return sum(self._all.unpack(self._map))
 
+    def done(self, slot: int, count: int) -> None:
+        """In a file of producers: this one has put so much, and ends. One more stands there, so that none is not 0."""
+        self.add(slot, count + 1)
+
+    def all_done(self) -> int | None:
+        """In a file of producers: how much all have put; None while one still puts."""
+        counts = self._all.unpack(self._map)
+        return sum(counts) - len(counts) if all(counts) else None
+
 
 class Work:
     """One process's share, whatever its workers are."""
@@ -114,6 +128,7 @@ class Work:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.tally = Tally(Path(job.tally))
+        self.puts = Tally(Path(job.puts)) if job.puts else None
         self.left = job.messages
         self.began_s = self.ended_s = 0.0
         self.calls = self.messages = 0
@@ -123,12 +138,13 @@ class Work:
 
     def next_batch(self) -> list[bytes]:
         with self._lock:
-            if self.job.within_s and time.monotonic() > self.began_s + self.job.within_s:
+            if self.is_over():
                 self.left = 0
             count = min(self.job.batch, self.left)
             self.left -= count
             at = self.left % len(self._bodies)
-        return (self._bodies * (-(-(at + count) // len(self._bodies))))[at : at + count]
+        bodies = self._bodies[at : at + count]
+        return bodies + self._bodies[: count - len(bodies)]
 
     def paced(self, worker: int) -> Iterator[tuple[float, list[bytes]]]:
         """When to send, and what, for one of the workers."""
@@ -153,8 +169,18 @@ class Work:
             self.messages += messages
             self.ended_s = max(self.ended_s, time.monotonic())
 
+    def is_over(self) -> bool:
+        return bool(self.job.within_s) and time.monotonic() > self.began_s + self.job.within_s
+
     def all_acked(self) -> bool:
-        return self.tally.total() >= self.job.messages
+        if self.puts is None:
+            return self.tally.total() >= self.job.messages
+        put = self.puts.all_done()
+        return put is not None and self.tally.total() >= put
+
+    def got_all(self) -> bool:
+        """Whether a consumer may end."""
+        return self.messages > 0 if self.job.role == "first" else self.is_over() or self.all_acked()
 
 
 def blocking(work: Work, kind: type[Lane], ready: Callable[[], None]) -> None:
@@ -200,7 +226,7 @@ def _work(work: Work, lane: Lane, index: int) -> None:
             while left:
                 left -= _get_and_ack(work, lane, slot, left)
     else:
-        while not work.all_acked():
+        while not work.got_all():
             _get_and_ack(work, lane, slot, job.batch)
 
 
@@ -215,9 +241,9 @@ def _get_and_ack(work: Work, lane: Lane, slot: int, most: int) -> int:
 async def tasks(work: Work, kind: type[AsyncLane], ready: Callable[[], None]) -> None:
     """Tasks of one loop."""
     job = work.job
-    gets = job.role in ("get", "life")
+    gets = job.role in ("get", "life", "first")
     lanes = await kind.open(job.address, job.queue, job.workers, job.groups, gets, job.batch)
-    ready()
+    await asyncio.to_thread(ready)  # the loop goes on: an embedded queue may be served by this process
     await asyncio.gather(*(_work_async(work, lane, index) for index, lane in enumerate(lanes)))
     for lane in lanes:
         await lane.close()
@@ -241,7 +267,7 @@ async def _work_async(work: Work, lane: AsyncLane, index: int) -> None:
             while left:
                 left -= await _get_and_ack_async(work, lane, slot, left)
     else:
-        while not work.all_acked():
+        while not work.got_all():
             await _get_and_ack_async(work, lane, slot, job.batch)
 
 
@@ -276,6 +302,8 @@ def perform(job: Job) -> Report:
         import uvloop
 
         uvloop.run(tasks(work, kind, ready))
+    if work.puts is not None and job.role in ("put", "pace"):
+        work.puts.done(job.first_slot, work.messages)
     spent_s, wrote = time.process_time() - cpu_s, written_bytes() - written
     return Report(work.ended_s, spent_s, work.calls, work.messages, wrote, work.late_ms)
 

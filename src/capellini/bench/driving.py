@@ -27,6 +27,7 @@ PRODUCERS: Final = 4  # processes
 CONSUMERS: Final = 4
 READY_WITHIN_S: Final = 60.0
 DONE_WITHIN_S: Final = 300.0
+CHATTER: Final = ("nanobind:", " - leaked")  # what a library says when a process ends by an error, and after it
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -94,8 +95,9 @@ class Driver:
     def _failed(self, otherwise: str) -> DriverFailed:
         self.end()
         self._errors.seek(0)
-        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:] or [otherwise]
-        return DriverFailed(f"a driver ended too early: {last[0]}")
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        said = [line for line in lines if not line.startswith(CHATTER)] or [otherwise]
+        return DriverFailed(f"a driver ended too early: {said[-1]}")
 
     def end(self) -> None:
         self._process.kill()

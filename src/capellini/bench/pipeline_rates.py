@@ -5,15 +5,19 @@
     folder┘
     rows made by Spark ─▶ queue                               messages per second, until the last is confirmed
 
-Python workers and the compiler are warmed up by a first turn that does not count.
+Python workers and the compiler are warmed up by a first turn that does not count. `cpu_us` in the details is what all
+processes together spend on a message, node and Spark included: it says more than the clock on a machine that does other
+things as well.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +27,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from capellini.bench.figures import Figure, judge
+from capellini.bench.figures import Detail, Figure, judge
 from capellini.bench.peers.capellini_log import CapelliniLog
+from capellini.bench.usage import cpu_s
 from capellini.pipeline.session import Plan, session
 from capellini.pipeline.source.data import register
 
@@ -89,40 +94,54 @@ def measure(scale: Scale, wanted: list[str]) -> list[Figure]:
         try:
             server.fresh(QUEUE)
             server.fresh("warm")
-            put_s = _puts(spark, server, scale)
+            puts = _puts(spark, server, scale)
             stored = next(Path(folder).rglob("CURRENT")).parent.parent
-            taken = _reads(spark, server.address, f"rocks:{stored}", scale)
+            only_sink = wanted == [SINK]
+            taken = {} if only_sink else _reads(spark, server.address, f"rocks:{stored}", scale)
         finally:
             server.stop()
             spark.stop()
-    rates = {name: [scale.messages * scale.turns / took_s for took_s in each] for name, each in taken.items()}
-    detail = {f"{name}_per_s": round(median(each)) for name, each in rates.items()}
-    bare = median(rates["bare"])
-    sink = [scale.messages / took_s for took_s in put_s]
-    made = {
-        NODE: judge(NODE, median(rates["node"]) / bare, dict(detail)),
-        FOLDER: judge(FOLDER, median(rates["folder"]) / bare, dict(detail)),
-        SINK: judge(SINK, median(sink), {"all": [round(each) for each in sink], "body_bytes": BODY_BYTES}),
-    }
+    rows = scale.messages * scale.turns
+    sink = [scale.messages / each.took_s for each in puts]
+    told = {"all": [round(each) for each in sink], "body_bytes": BODY_BYTES, "cpu_us": _cpu_us(puts, scale.messages)}
+    made = {SINK: judge(SINK, median(sink), dict(told))}
+    if taken:
+        rates = {name: median([rows / each.took_s for each in turns]) for name, turns in taken.items()}
+        detail: Detail = {f"{name}_per_s": round(rate) for name, rate in rates.items()}
+        detail |= {f"{name}_cpu_us": _cpu_us(turns, rows) for name, turns in taken.items()}
+        made[NODE] = judge(NODE, rates["node"] / rates["bare"], dict(detail))
+        made[FOLDER] = judge(FOLDER, rates["folder"] / rates["bare"], dict(detail))
     return [made[name] for name in wanted]
 
 
-def _puts(spark: SparkSession, server: CapelliniLog, scale: Scale) -> list[float]:
-    """Seconds of each turn."""
+class Turn(msgspec.Struct, frozen=True):
+    took_s: float
+    cpu_s: float
 
-    def put(queue: str, messages: int, job: str) -> float:
+
+def _cpu_us(turns: list[Turn], messages: int) -> float:
+    return round(median(each.cpu_s for each in turns) / messages * 1e6, 2)
+
+
+def _timed(work: Callable[[], object]) -> Turn:
+    """Of this process and all it started: Spark, its Python workers and the node are among them."""
+    cpu_before_s, began_s = cpu_s(os.getpid()), time.perf_counter()
+    work()
+    return Turn(time.perf_counter() - began_s, cpu_s(os.getpid()) - cpu_before_s)
+
+
+def _puts(spark: SparkSession, server: CapelliniLog, scale: Scale) -> list[Turn]:
+    def put(queue: str, messages: int, job: str) -> Turn:
         rows = spark.range(0, messages, 1, PARTS).selectExpr(f"lpad(string(id), {BODY_BYTES}, 'x') AS body")
-        began_s = time.perf_counter()
         options = {"at": server.address, "queue": queue, "job": job}
-        rows.write.format("capellini").options(**options).mode("append").save()
-        return time.perf_counter() - began_s
+        return _timed(rows.write.format("capellini").options(**options).mode("append").save)
 
     put("warm", scale.messages // 10, "warm")
     return [put(QUEUE, scale.messages, f"turn {turn}") for turn in range(scale.turns)]
 
 
-def _reads(spark: SparkSession, node: str, folder: str, scale: Scale) -> dict[str, list[float]]:
-    """Seconds of each turn, by source; every turn reads all that was put."""
+def _reads(spark: SparkSession, node: str, folder: str, scale: Scale) -> dict[str, list[Turn]]:
+    """By source; every turn reads all that was put."""
     rows = scale.messages * scale.turns
 
     def ours(at: str) -> DataFrame:
@@ -133,15 +152,16 @@ def _reads(spark: SparkSession, node: str, folder: str, scale: Scale) -> dict[st
         "node": lambda: ours(node),
         "folder": lambda: ours(folder),
     }
-    taken: dict[str, list[float]] = {name: [] for name in sources}
+    def read(name: str, source: Callable[[], DataFrame]) -> None:
+        found = source().selectExpr("count(number)", "sum(length(body))").first()
+        assert found is not None and found[0] == rows and found[1] == rows * BODY_BYTES, f"{name} read {found}"
+
+    taken: dict[str, list[Turn]] = {name: [] for name in sources}
     for turn in range(scale.turns + 1):
         for name, source in sources.items():
-            began_s = time.perf_counter()
-            found = source().selectExpr("count(number)", "sum(length(body))").first()
-            took_s = time.perf_counter() - began_s
-            assert found is not None and found[0] == rows and found[1] == rows * BODY_BYTES, f"{name} read {found}"
+            took = _timed(partial(read, name, source))
             if turn:  # the first one warms up
-                taken[name].append(took_s)
+                taken[name].append(took)
     return taken
 
 

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -14,7 +15,7 @@ from rich.console import Console
 from capellini.bench import figures
 from capellini.bench.figures import Figure
 
-Suite = Callable[[bool, str | None], Coroutine[Any, Any, list[Figure]]]
+Suite = Callable[..., Coroutine[Any, Any, list[Figure]]]  # of quick and only; the one with a page, of its folder too
 
 # Named by module, imported when asked for: a suite brings along drivers that other verbs do not need.
 SUITES: Final[dict[str, str]] = {
@@ -24,6 +25,7 @@ SUITES: Final[dict[str, str]] = {
     "log": "capellini.bench.log",
     "counters": "capellini.bench.counters",
     "pipeline": "capellini.bench.pipeline",
+    "peers": "capellini.bench.beside",
 }
 
 
@@ -38,7 +40,11 @@ def suite(name: str) -> Suite:
 @click.option("--quick", is_flag=True, help="A smaller version of the same work, in under two minutes.")
 @click.option("--only", metavar="PREFIX", help="Only figures whose name begins so.")
 @click.option("--strict", is_flag=True, help="Exit with 1 unless every bar holds.")
-def bench(name: str, as_json: bool, quick: bool, only: str | None, strict: bool) -> None:
+@click.option(
+    "--page", metavar="FOLDER", type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="peers: write tables, plots and raw results into benchmarks.md of this folder and beside it.",
+)  # fmt: skip
+def bench(name: str, as_json: bool, quick: bool, only: str | None, strict: bool, page: Path | None) -> None:
     """Measure a part of Capellini on this machine.
 
     Starts what it needs itself (a temporary folder, a local cluster), runs, and stops it.
@@ -46,7 +52,12 @@ def bench(name: str, as_json: bool, quick: bool, only: str | None, strict: bool)
     if not figures.names(name, only):
         known = ", ".join(figures.names(name))
         raise click.BadParameter(f"no figure of {name} begins with {only!r}; there are {known}", param_hint="--only")
-    measured = asyncio.run(suite(name)(quick, only))
+    if page is not None and name != "peers":
+        raise click.BadParameter(f"{name} has no page of its own; peers has", param_hint="--page")
+    if page is not None and not (page / "benchmarks.md").is_file():
+        raise click.BadParameter(f"there is no benchmarks.md in {page}", param_hint="--page")
+    more = {} if page is None else {"page": page}
+    measured = asyncio.run(suite(name)(quick, only, **more))
     if as_json:
         for figure in measured:
             click.echo(figures.as_json_line(figure))

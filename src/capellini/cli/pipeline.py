@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
-from capellini.cli.speaking import errors_said, hint, pairs, progressing, say_json, say_table, talks
+from capellini.cli.speaking import errors_said, hint, pairs, say_json, say_table, talks
+from capellini.cli.watching import streaming, working
+from capellini.model.errors import CannotOpen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,8 +59,13 @@ def spark_on(
     with errors_said():
         chosen = pairs(settings, "a setting")
         spark = session(Plan(master, memory_mb, delta=delta, settings=chosen))
+        from capellini.pipeline.jobs.running import plainly
+
         try:
-            yield spark
+            with plainly():
+                yield spark
+        except OSError as error:  # a folder that may not be written, a full disk
+            raise CannotOpen(f"{error.filename or 'a file'}: {error.strerror or error}") from error
         finally:
             spark.stop()
 
@@ -106,7 +113,8 @@ def load(
         from capellini.pipeline.jobs import load as job
 
         if target is not None:
-            count = job.unload(spark, job.Unload(at, queue, _whole(target), form or "parquet"))
+            with working(spark, f"writing {target}"):
+                count = job.unload(spark, job.Unload(at, queue, _whole(target), form or "parquet"))
             if as_json:
                 say_json({"messages": count})
             else:
@@ -114,7 +122,7 @@ def load(
             return
         assert source is not None and checkpoint is not None
         wanted = job.Load(_whole(source), at, queue, _whole(checkpoint), form or "", body, once, per_s)
-        with progressing(f"loading {source}") as say:
+        with streaming(f"loading {source}") as say:
             summary = job.load(spark, wanted, say)
         _said(summary, as_json, "loaded")
 
@@ -160,7 +168,7 @@ def archive(
             count = job.snapshot(spark, wanted)
             click.echo(f'{{"messages":{count}}}' if as_json else f"archived {count:,} messages of {queue} as it is now")
             return
-        with progressing(f"archiving {queue}") as say:
+        with streaming(f"archiving {queue}") as say:
             summary = job.archive(spark, wanted, say)
         _said(summary, as_json, "archived")
         if keep_days is not None:
@@ -209,7 +217,7 @@ def replay(
                 say_table(["queue", "day", "messages", "bytes"], [list(row.values()) for row in rows])
                 click.echo(f"{sum(row['messages'] for row in rows):,} messages would be put into {queue}")
             return
-        with progressing(f"replaying into {queue}") as say:
+        with streaming(f"replaying into {queue}") as say:
             summary = job.replay(spark, wanted, say)
         _said(summary, as_json, "read")
 
@@ -233,45 +241,66 @@ def _is_delta(path: str) -> bool:
 @click.option("--late-s", type=float, default=2.0, show_default=True, help="After its due this is late.")
 @click.option("--stuck-s", type=float, default=86_400.0, show_default=True, help="Silent for longer is stuck.")
 @click.option("--out", metavar="FOLDER", help="All findings as Parquet, with the ids.")
+@click.option("--state", metavar="FOLDER", help="Day by day: only days that were not audited yet, going on from here.")
+@click.option("--last", default="", metavar="DAY", help="With --state: it is complete, though no later one is there.")
 def audit(
     master: str, memory_mb: int | None, settings: tuple[str, ...], journal: str, as_json: bool, form: str | None,
     drained: tuple[str, ...], all_drained: bool, skew_s: float, late_s: float, stuck_s: float, out: str | None,
+    state: str | None, last: str,
 ) -> None:  # fmt: skip
-    """Look at every message's life in JOURNAL (a file or folder of events): lost, delivered twice, early, late, stuck,
-    dead. Exit code 1 when a promise was broken."""
-    with spark_on(master, memory_mb, settings) as spark:
-        from capellini.pipeline.audit import job
-        from capellini.pipeline.journal.columns import read_journal
+    """Look at every message's life in JOURNAL: lost, delivered twice, early, late, stuck, dead.
+
+    JOURNAL is an archive of the journal, a file of events, or the address of a store or node, whose journal is read
+    as it is now. Exit code 1 when a promise was broken."""
+    with spark_on(master, memory_mb, settings, delta=form == "delta" or _is_delta(journal)) as spark:
+        from capellini.pipeline.audit import days, job
+        from capellini.pipeline.journal.columns import is_address, read_journal
 
         options = job.Options(None if all_drained else frozenset(drained), skew_s, late_s, stuck_s)
-        summary, findings = job.audit(read_journal(spark, _whole(journal), form), options, hint)
-        if out:
-            findings.write.mode("overwrite").parquet(_whole(out))
-        shown = [row.asDict() for row in findings.orderBy("fault", "queue", "id").limit(SHOWN).collect()]
+        place = journal if is_address(journal) else _whole(journal)
+        with working(spark, "auditing") as say:
+            rows = read_journal(spark, place, form, days=state is not None)
+            if state is None:
+                summary, findings = job.audit(rows, options, say)
+                said = [_audit_said(summary.events, summary.lives, summary.plain, summary.counts, summary.broken)]
+                said[0]["missing"] = sum(each.count for each in summary.windows)
+            else:
+                done = list(days.audit_days(spark, rows, _whole(state), options, say, last))
+                said = [{"day": d.day, **_audit_said(d.events, d.lives, d.plain, d.counts, d.broken)} for d in done]
+                findings = days.findings_of(spark, _whole(state)).where(job.among("day", [each.day for each in done]))
+            if out:
+                findings.write.mode("overwrite").parquet(_whole(out))
+            shown = [row.asDict() for row in findings.orderBy("fault", "queue", "id").limit(SHOWN).collect()]
         if as_json:
-            say_json({
-                "events": summary.events, "lives": summary.lives, "plain": summary.plain, "found": summary.counts,
-                "broken": summary.broken, "missing": sum(each.count for each in summary.windows), "findings": shown,
-            })  # fmt: skip
+            say_json({**(said[0] if state is None else {"days": said}), "findings": shown})
         else:
-            _say_audit(summary, shown)
-        broken = summary.broken
+            _say_audit(said, shown)
+        broken = sum(each["broken"] for each in said)
     if broken:
         sys.exit(1)
 
 
-def _say_audit(summary: Any, shown: list[dict[str, Any]]) -> None:
-    click.echo(f"{summary.events:,} events, {summary.lives:,} lives, {summary.plain:,} of them plain")
-    if summary.windows:
-        missing = sum(each.count for each in summary.windows)
-        click.echo(f"{missing:,} events are known to be missing: what they could explain is called unknown")
-    if not summary.counts:
+def _audit_said(events: int, lives: int, plain: int, counts: dict[str, int], broken: int) -> dict[str, Any]:
+    return {"events": events, "lives": lives, "plain": plain, "found": counts, "broken": broken}
+
+
+def _say_audit(said: list[dict[str, Any]], shown: list[dict[str, Any]]) -> None:
+    if not said:
+        click.echo("no day is complete that was not audited yet")
+    found: dict[str, int] = {}
+    for each in said:
+        of = f"{each['day']}: " if "day" in each else ""
+        click.echo(f"{of}{each['events']:,} events, {each['lives']:,} lives, {each['plain']:,} of them plain")
+        if each.get("missing"):
+            click.echo(f"{each['missing']:,} events are known to be missing: what they could explain is called unknown")
+        found = {name: found.get(name, 0) + each["found"].get(name, 0) for name in {*found, *each["found"]}}
+    if not found:
         click.echo("nothing was found")
         return
-    say_table(["fault", "lives"], sorted(summary.counts.items()))
+    say_table(["fault", "lives"], sorted(found.items()))
     columns = ["fault", "queue", "generation", "id", "says"]
     say_table(columns, [[row[name] for name in columns] for row in shown])
-    if sum(summary.counts.values()) > len(shown):
+    if sum(found.values()) > len(shown):
         hint(f"the first {len(shown)}: all of them with --out FOLDER")
 
 
@@ -289,15 +318,19 @@ def report(
     master: str, memory_mb: int | None, settings: tuple[str, ...], journal: str, page: str, form: str | None,
     kept: str, title: str,
 ) -> None:  # fmt: skip
-    """Write a page about JOURNAL: by queue and hour rates, depth, quantiles of waits, poison messages."""
-    with spark_on(master, memory_mb, settings, delta=_is_delta(kept)) as spark:
+    """Write a page about JOURNAL: by queue and hour rates, depth, quantiles of waits, poison messages.
+
+    JOURNAL is what an audit takes, too: an archive of the journal, a file of events, or an address."""
+    with spark_on(master, memory_mb, settings, delta=_is_delta(kept) or _is_delta(journal)) as spark:
         from capellini.pipeline.jobs.archive import read_archive
-        from capellini.pipeline.journal.columns import read_journal
+        from capellini.pipeline.journal.columns import is_address, read_journal
         from capellini.pipeline.report import page as pages
         from capellini.pipeline.report import tables
 
-        archived = read_archive(spark, _whole(kept)) if kept else None
-        found = tables.report(read_journal(spark, _whole(journal), form), archived)
+        place = journal if is_address(journal) else _whole(journal)
+        with working(spark, "reading the journal"):
+            archived = read_archive(spark, _whole(kept)) if kept else None
+            found = tables.report(read_journal(spark, place, form), archived)
         Path(page).write_text(pages.page(found, title), encoding="utf-8")
         queues = len({row["queue"] for row in found.hours})
         click.echo(f"wrote {page}: {queues} queues, {len(found.hours)} hours of them")
@@ -313,16 +346,24 @@ def report(
 @click.option("--by", default="origin,shape,attributes", show_default=True, help="What a group has in common.")
 @click.option("--ignore", multiple=True, metavar="ATTRIBUTE", help="An attribute that tells nothing; again for more.")
 @click.option("--top", type=int, default=20, show_default=True, help="So many groups, the biggest first.")
+@click.option("--where", default="", metavar="SQL", help="Only those: over origin, shape, attributes, text, put_at, …")
+@click.option("--redrive", is_flag=True, help="Move those letters back to where they came from, each once.")
 def dead_letters(
     at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], queue: str, by: str,
-    ignore: tuple[str, ...], top: int,
+    ignore: tuple[str, ...], top: int, where: str, redrive: bool,
 ) -> None:  # fmt: skip
-    """Show the dead letters of QUEUE in groups, with samples."""
+    """Show the dead letters of QUEUE in groups, with samples; or move chosen ones back."""
     with spark_on(master, memory_mb, settings) as spark:
         from capellini.pipeline.jobs import letters as job
 
-        wanted = job.Letters(at, queue, tuple(name.strip() for name in by.split(",")), ignore, top)
-        rows = [row.asDict(recursive=True) for row in job.groups(spark, wanted).collect()]
+        wanted = job.Letters(at, queue, tuple(name.strip() for name in by.split(",")), ignore, where, top)
+        if redrive:
+            with working(spark, "moving letters back"):
+                moved = job.redrive(spark, wanted)
+            click.echo(f'{{"moved":{moved}}}' if as_json else f"moved {moved:,}")
+            return
+        with working(spark, "reading letters"):
+            rows = [row.asDict(recursive=True) for row in job.groups(spark, wanted).collect()]
         if as_json:
             for row in rows:
                 say_json(row)
@@ -351,16 +392,18 @@ def rollup(
     at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], path: str, hour: str,
     reads_per_s: float | None, collects: bool,
 ) -> None:  # fmt: skip
-    """Write what all counters say into a table at PATH, by hour."""
+    """Write what all counters say into tables at PATH: by hour, and the last of each day."""
     with spark_on(master, memory_mb, settings) as spark:
         from capellini.pipeline.jobs import rollup as job
 
-        count = job.rollup(spark, job.Rollup(at, _whole(path), hour, reads_per_s))
+        with working(spark, "rolling up"):
+            count = job.rollup(spark, job.Rollup(at, _whole(path), hour, reads_per_s))
         if not as_json:
             click.echo(f"rolled up {count:,} counters")
         shards = 0
         if collects:
-            row = job.collect(spark, at).selectExpr("coalesce(sum(collected), 0)").first()
+            with working(spark, "collecting"):
+                row = job.collect(spark, at).selectExpr("coalesce(sum(collected), 0)").first()
             shards = int(row[0]) if row is not None else 0
             if not as_json:
                 click.echo(f"collected {shards:,} shards")

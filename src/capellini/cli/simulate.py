@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from threading import Event
+from typing import Final
 
 import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from capellini.cli.speaking import progressing
 from capellini.proof import suites
-from capellini.proof.suites import Summary
+from capellini.proof.suites import Result, Summary, Tally
+
+INTERRUPTED: Final = 130  # as a shell says of what Ctrl-C ended
 
 
 @click.command()
@@ -22,30 +29,76 @@ from capellini.proof.suites import Summary
 @click.option("--seeds", default=20, show_default=True, type=click.IntRange(1), help="How many seeds.")
 @click.option("--from", "first", default=1, show_default=True, type=click.IntRange(0), help="The first of them.")
 @click.option("--seed", type=click.IntRange(0), help="Replay this one only, and print its history.")
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="Processes at a time.")
+@click.option("--jobs", type=click.IntRange(1, 64), help="Processes at a time; one per core unless given.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def simulate(name: str, seeds: int, first: int, seed: int | None, jobs: int, as_json: bool) -> None:
+def simulate(name: str, seeds: int, first: int, seed: int | None, jobs: int | None, as_json: bool) -> None:
     """Run a part of Capellini in a simulated world, many times, each with faults of its own.
 
-    A run is a function of its seed alone. Exits with 1 when a promise was broken.
+    A run is a function of its seed alone. Violations are told as they are found; Ctrl-C ends it with what the seeds so
+    far showed. Exits with 1 when a promise was broken.
     """
     with _quiet():
         if seed is not None:
-            results = [suites.one(name, seed, keep_history=True)]
-            for line in results[0].history:
-                click.echo(line, err=as_json)
-            summary, bad = suites.summed(name, results, _replay(name))
+            summary, interrupted = _replayed(name, seed, as_json), False
         else:
-            summary, bad = suites.summed(name, suites.many(name, range(first, first + seeds), jobs), _replay(name))
-    for result in bad:
-        for violation in result.violations:
-            click.echo(f"seed {result.seed}: {violation}", err=True)
+            summary, interrupted = _run(name, range(first, first + seeds), jobs or len(os.sched_getaffinity(0)))
     if as_json:
         click.echo(msgspec.json.encode(summary).decode())
     else:
         _show(summary)
     if summary.violations:
         sys.exit(1)
+    if interrupted:
+        sys.exit(INTERRUPTED)
+
+
+def _replayed(name: str, seed: int, as_json: bool) -> Summary:
+    tally = Tally(name, _replay(name))
+    result = suites.one(name, seed, keep_history=True)
+    for line in result.history:
+        click.echo(line, err=as_json)
+    tally.add(result)
+    _tell(result)
+    return tally.summary()
+
+
+def _run(name: str, seeds: range, jobs: int) -> tuple[Summary, bool]:
+    """What they showed, and whether somebody ended it before the last."""
+    tally = Tally(name, _replay(name))
+    with (
+        _interrupt() as interrupted,
+        closing(suites.many(name, seeds, min(jobs, len(seeds)))) as results,
+        progressing(f"simulating {name}", len(seeds)) as advance,
+    ):
+        for result in results:
+            tally.add(result)
+            _tell(result)
+            advance(1)
+            if interrupted.is_set():
+                break
+    return tally.summary(), interrupted.is_set()
+
+
+@contextmanager
+def _interrupt() -> Iterator[Event]:
+    """Ctrl-C is noted, and heeded between two seeds; the next one has its usual effect."""
+    heard = Event()
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        heard.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _tell(result: Result) -> None:
+    for violation in result.violations:
+        click.echo(f"seed {result.seed}: {violation}", err=True)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from capellini.client.consuming import POLL_S, Consumer, Plan, steady
 from capellini.client.counting import RelayedCounters
 from capellini.client.gets import Gets
 from capellini.client.groups import Groups, RelayedLog
-from capellini.client.lanes import CHUNKS, Acks, Kinds, Puts, Takes, delay_ms, item_bytes
+from capellini.client.lanes import CHUNKS, Acks, Kinds, Puts, Takes, checked, delay_ms, item_bytes
 from capellini.client.messages import Held, Origin, unpacker
 from capellini.client.patient import PatientService
 from capellini.client.scheduling import RelayedTimed
@@ -160,7 +160,7 @@ class AsyncClient(Generic[T]):
         With a `key`, the same message is added once however often it is put within the queue's window. Without, a
         lost answer is raised as Unknown: it may have been added.
         """
-        raw, given = raw_body(self._codec, body), dict(attributes) if attributes else None
+        raw, given = raw_body(self._codec, body), checked(attributes)
         if key is None and due is None and not self._kinds.plain(queue):
             item = (raw, given, delay_ms(delay_s) if delay_s else 0)
             (result,) = await self._puts.plain(queue, [item], [item_bytes(raw, given)])
@@ -185,7 +185,7 @@ class AsyncClient(Generic[T]):
             if not all(isinstance(body, NewMessage) for body in bodies):
                 raise Invalid("put either bodies or NewMessage objects in one call, not both")
             return await self._puts.mixed(queue, cast(Sequence[NewMessage], bodies))
-        codec, given, ms = self._codec, dict(attributes) if attributes else None, delay_ms(delay_s)
+        codec, given, ms = self._codec, checked(attributes), delay_ms(delay_s)
         if codec is None and set(map(type, bodies)) == {bytes}:
             raws = cast(Sequence[bytes], bodies)
         else:
@@ -194,7 +194,8 @@ class AsyncClient(Generic[T]):
             at = self._due(due)
             return await self._puts.mixed(queue, [NewMessage(raw, given or {}, delay_s, None, at) for raw in raws])
         around = item_bytes(b"", given)
-        return await self._puts.plain(queue, [(raw, given, ms) for raw in raws], [len(raw) + around for raw in raws])
+        sizes = list(map(around.__add__, map(len, raws)))
+        return await self._puts.plain(queue, [(raw, given, ms) for raw in raws], sizes)
 
     def _due(self, due: Due | timedelta | None) -> Due | None:
         return None if due is None else later(due, self._clock.now_s())
@@ -435,10 +436,19 @@ class AsyncClient(Generic[T]):
         return await self._service.dead(queue, count, after)
 
     async def redrive(
-        self, queue: str, count: int | None = None, *, progress: Callable[[int], object] | None = None
-    ) -> int:
-        """Moves dead letters back, each exactly once; how many. `progress` is called with how many more."""
+        self, queue: str, count: int | None = None, *, ids: Sequence[str] | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> int:  # fmt: skip
+        """Moves dead letters back, each exactly once; how many. `ids`: only these of them. `progress` is called with
+        how many more."""
         moved = 0
+        if ids is not None:
+            for at in range(0, len(ids), REDRIVE_PART):
+                some = await self._service.redrive(queue, ids=ids[at : at + REDRIVE_PART])
+                moved += some
+                if progress is not None:
+                    progress(some)
+            return moved
         while count is None or moved < count:
             asked = REDRIVE_PART if count is None else min(REDRIVE_PART, count - moved)
             some = await self._service.redrive(queue, asked)

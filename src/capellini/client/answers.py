@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -14,6 +15,7 @@ from capellini.model.service import Problem
 
 T = TypeVar("T")
 JSON: Final = "application/json"
+PATHS_KEPT: Final = 1_024  # of calls to the queues that a client uses: names are checked once
 SHOWN: Final = 200  # characters of an answer that is no answer of a node
 _OF_HTTP: Final[dict[str, type[CapelliniError]]] = {  # names that only HTTP has
     "internal": Unknown,  # a node that failed half-way may have done it
@@ -29,6 +31,7 @@ class Results(msgspec.Struct, frozen=True):
     results: list[dict[str, Any]]
 
 
+@lru_cache(PATHS_KEPT)
 def queue_path(name: str, rest: str = "") -> str:
     return f"/v1/queues/{check_place(name)}/{rest}" if rest else f"/v1/queues/{check_place(name)}"
 

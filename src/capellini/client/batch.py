@@ -162,6 +162,9 @@ class Batcher(Generic[I, R]):
 
 def _fits(sizes: Sequence[int], start: int, end: int, room_bytes: int, first: bool) -> tuple[int, int]:
     """How far from `start` the items fit, and their bytes. The first item of a batch always fits."""
+    used = sum(sizes[start:end])
+    if used <= room_bytes:
+        return end, used
     used = 0
     for index in range(start, end):
         if used + sizes[index] > room_bytes and not (first and index == start):

@@ -16,10 +16,11 @@ from typing import Final
 
 import msgspec
 
+from capellini.client.lanes import checked
 from capellini.model.chunks import MAX_CHUNK_BYTES, MAX_CHUNK_MESSAGES, pack
 from capellini.model.errors import CapelliniError, Invalid, TooLarge, Unknown
 from capellini.model.log import Appended
-from capellini.model.message import MAX_ATTRIBUTE_BYTES, attributes_problem
+from capellini.model.message import MAX_ATTRIBUTE_BYTES
 
 CHUNK_BYTES: Final = 262_144  # of one chunk, about: large enough that what is around it does not count
 CHUNK_MESSAGES: Final = 4_096
@@ -81,7 +82,7 @@ def pieces_of(bodies: Sequence[bytes], attributes: Attributes) -> list[Piece]:
     """Cut so that each fits a chunk. Raises TooLarge or Invalid: before anything is sent."""
     if not bodies:
         raise Invalid("there is nothing to put")
-    given = _checked(attributes) if attributes else None
+    given = checked(attributes)
     around = AROUND + (len(msgspec.msgpack.encode(given)) if given else 0)
     sizes = list(map(len, bodies))
     if (largest := max(sizes)) > BODY_MOST:
@@ -98,14 +99,6 @@ def pieces_of(bodies: Sequence[bytes], attributes: Attributes) -> list[Piece]:
         pieces.append(Piece(bodies[start:end], given, ends[end] - ends[start]))
         start = end
     return pieces
-
-
-def _checked(attributes: Mapping[str, str]) -> dict[str, str]:
-    if not all(type(name) is str and type(value) is str for name, value in attributes.items()):
-        raise Invalid("attributes are a map of text to text")
-    if problem := attributes_problem(attributes):
-        raise Invalid(problem)
-    return dict(attributes)
 
 
 assert CHUNK_MESSAGES <= MAX_CHUNK_MESSAGES

@@ -11,7 +11,7 @@ one is tried, and that is remembered (`Kinds`), so that it costs a request or tw
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -27,7 +27,7 @@ from capellini.model import chunks
 from capellini.model.clock import Clock
 from capellini.model.errors import CapelliniError, Invalid, Stale, Unknown, WrongKind
 from capellini.model.log import AT, Appended, Settled, check_place, split_name
-from capellini.model.message import NewMessage
+from capellini.model.message import NewMessage, attributes_problem
 from capellini.model.service import Done, ParcelAck, Problem, Put, QueueInfo
 from capellini.model.timed import MAX_DUE_S
 
@@ -132,12 +132,13 @@ class Puts:
 
     async def mixed(self, queue: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
         """Keyed puts may be repeated freely, others not: they never share a request."""
-        results: list[Put | Problem | None] = [None] * len(messages)
+        results: list[Put | Problem | None] = [wrong(message) for message in messages]
+        good = [at for at, problem in enumerate(results) if problem is None]
         whole = self._kinds.plain(queue) or any(message.due is not None for message in messages)
-        blocks = [] if whole else [index for index, message in enumerate(messages) if message.key is None]
+        blocks = [] if whole else [index for index in good if messages[index].key is None]
         items = [as_item(messages[index]) for index in blocks]  # first: a wrong delay is said before anything is put
         for lane, keyed in ((self._single, True), (self._unkeyed, False)):
-            chosen = [at for at, each in enumerate(messages) if (each.key is not None) == keyed and (keyed or whole)]
+            chosen = [at for at in good if (messages[at].key is not None) == keyed and (keyed or whole)]
             if chosen:
                 some = [messages[index] for index in chosen]
                 sizes = [item_bytes(message.body, message.attributes) for message in some]
@@ -166,7 +167,7 @@ class Puts:
             return await self._one_by_one(queue, [as_message(item) for item in items])
         except CapelliniError as error:
             return [Problem.of(error)] * len(items)
-        return [Put(str(id)) for first, count in runs for id in range(first, first + count)]
+        return [put for first, count in runs for put in map(Put, map(str, range(first, first + count)))]
 
     async def _chunks(self, queue: str, items: list[Item]) -> list[Put | Problem]:
         """One chunk, or as many as it takes, one after the other. Raises Invalid when the only one is refused."""
@@ -212,6 +213,21 @@ def _packed(bodies: list[bytes], attributes: list[dict[str, str] | None] | None)
 
 def _puts_of(done: Appended) -> list[Put | Problem]:
     return [Put(f"{done.extent}:{number}") for number in range(done.first, done.first + done.count)]
+
+
+def checked(attributes: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Raises Invalid: what is wrong is said here, and not to others whose messages would be in the same request."""
+    if not attributes:
+        return None
+    if problem := attributes_problem(attributes):
+        raise Invalid(problem)
+    return dict(attributes)
+
+
+def wrong(message: NewMessage) -> Problem | None:
+    """What keeps this message from being sent."""
+    says = "the body is bytes" if type(message.body) is not bytes else attributes_problem(message.attributes or {})
+    return Problem(Invalid.name, says) if says else None
 
 
 def as_message(item: Item) -> NewMessage:
@@ -271,9 +287,9 @@ class Acks:
         self._lanes: _PerQueue[Held[Any] | str, Done | Problem] = _PerQueue(self._send)
 
     async def ack(self, queue: str, messages: Sequence[Held[Any] | str]) -> list[Done | Problem]:
-        for message in messages:
-            if not isinstance(message, str) and message._origin.queue != queue:
-                raise Invalid(f"this message is of the queue {message.queue!r}, not of {queue!r}")
+        for origin in set(_origins(messages)):
+            if origin is not None and origin.queue != queue:
+                raise Invalid(f"this message is of the queue {origin.queue!r}, not of {queue!r}")
         return await self._lanes.of(queue).submit(messages)
 
     async def _send(self, queue: str, messages: list[Held[Any] | str]) -> list[Done | Problem]:
@@ -281,15 +297,19 @@ class Acks:
         if not {type(getattr(message, "_origin", None)) for message in messages} - {PulledOrigin}:
             await self._pulled(queue, messages, results)
             return results
-        single = [_single_receipt(message) for message in messages]
-        texts = [text for text in single if text is not None]
-        if len(texts) < len(messages):
-            await self._parcels(queue, messages, results)
-        if texts:
-            answers = await self._receipts(queue, texts)
-            places = (index for index, text in enumerate(single) if text is not None)
-            for index, answer in zip(places, answers, strict=True):
-                results[index] = answer
+        origins = _origins(messages)
+        parcels: dict[Origin, Sequence[int]] = {}  # to the places of its messages
+        single: list[int] = []
+        if (first := origins[0]) is not None and first.parcel is not None and origins.count(first) == len(origins):
+            parcels[first] = range(len(origins))  # one parcel, the usual case
+        else:
+            single = _sorted_out(origins, parcels)
+        if parcels:
+            await self._parcels(queue, messages, parcels, results)
+        if single:
+            texts = [_receipt(messages[place]) for place in single]
+            for place, answer in zip(single, await self._receipts(queue, texts), strict=True):
+                results[place] = answer
         return results
 
     async def _receipts(self, queue: str, texts: list[str]) -> list[Done | Problem]:
@@ -298,29 +318,27 @@ class Acks:
         except CapelliniError as error:
             return [Problem.of(error)] * len(texts)
 
-    async def _parcels(self, queue: str, messages: list[Held[Any] | str], results: list[Done | Problem]) -> None:
-        origins: dict[Origin, list[int]] = {}  # to the indexes of its messages in the parcel
-        for message in messages:
-            if not isinstance(message, str) and message._origin.parcel is not None:
-                origins.setdefault(message._origin, []).append(message._index)
-        acks = [_parcel_ack(origin, indexes) for origin, indexes in origins.items()]
+    async def _parcels(
+        self,
+        queue: str,
+        messages: list[Held[Any] | str],
+        parcels: dict[Origin, Sequence[int]],
+        results: list[Done | Problem],
+    ) -> None:
+        indexes = {origin: [messages[place]._index for place in places] for origin, places in parcels.items()}  # type: ignore[union-attr]
+        acks = [_parcel_ack(origin, of) for origin, of in indexes.items()]
         try:
             answers, doubtful = await self._service.settle_acks(queue, acks)
         except CapelliniError as error:
-            bad: dict[Origin, set[int]] = {origin: set() for origin in origins}
-            problem = Problem.of(error)
+            problem, answers = Problem.of(error), [[] for _ in acks]
         else:
-            bad = {
-                origin: _covered(done)
-                for origin, asked, done in zip(origins, acks, answers, strict=True)
-                if done != asked.ranges
-            }
             problem = _DOUBTFUL if doubtful else _STALE
-        if not bad:
-            return
-        for place, message in enumerate(messages):
-            if not isinstance(message, str) and message._origin in bad and message._index not in bad[message._origin]:
-                results[place] = problem
+        for origin, asked, done in zip(parcels, acks, answers, strict=True):
+            if done != asked.ranges:
+                good = _covered(done)
+                for place, index in zip(parcels[origin], indexes[origin], strict=True):
+                    if index not in good:
+                        results[place] = problem
 
     async def _pulled(self, queue: str, messages: Sequence[Any], results: list[Done | Problem]) -> None:
         """Messages of a log queue: as ranges of their deliveries."""
@@ -347,11 +365,26 @@ class Acks:
         await self._lanes.close()
 
 
-def _single_receipt(message: Held[Any] | str) -> str | None:
-    """The receipt that it is acked by; None: it is acked with its parcel."""
-    if isinstance(message, str):
-        return message
-    return message.receipt if message._origin.parcel is None else None
+def _origins(messages: Sequence[Held[Any] | str]) -> list[Origin | None]:
+    """Of each message; None: it is a receipt."""
+    return [getattr(message, "_origin", None) for message in messages]
+
+
+def _sorted_out(origins: list[Origin | None], parcels: dict[Origin, Sequence[int]]) -> list[int]:
+    """The places of each parcel's messages go to `parcels`; those that are acked by their receipts are left."""
+    places: dict[Origin, list[int]] = {}
+    single: list[int] = []
+    for place, origin in enumerate(origins):
+        if origin is not None and origin.parcel is not None:
+            places.setdefault(origin, []).append(place)
+        else:
+            single.append(place)
+    parcels.update(places)
+    return single
+
+
+def _receipt(message: Held[Any] | str) -> str:
+    return message if isinstance(message, str) else message.receipt
 
 
 def _covered(ranges: Sequence[tuple[int, int]]) -> set[int]:

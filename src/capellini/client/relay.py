@@ -82,8 +82,8 @@ class Relay(Service):
     async def dead(self, name: str, count: int = 100, after: str = "") -> list[Peeked]:
         return await self.call("dead", lambda behind: behind.dead(name, count, after))
 
-    async def redrive(self, name: str, count: int | None = None) -> int:
-        return await self.call("redrive", lambda behind: behind.redrive(name, count))
+    async def redrive(self, name: str, count: int | None = None, ids: Sequence[str] | None = None) -> int:
+        return await self.call("redrive", lambda behind: behind.redrive(name, count, ids))
 
     async def buckets(self, name: str, limit: int = 100) -> list[BucketView]:
         return await self.call("buckets", lambda behind: behind.buckets(name, limit))

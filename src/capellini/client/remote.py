@@ -133,8 +133,9 @@ class RemoteService(Service):
         path = with_query(queue_path(name, "dead"), count=count, after=after)
         return read(await self._ask("GET", path), _Peeked).messages
 
-    async def redrive(self, name: str, count: int | None = None) -> int:
-        return read(await self._ask("POST", queue_path(name, "redrive"), {"count": count}), _Moved).moved
+    async def redrive(self, name: str, count: int | None = None, ids: Sequence[str] | None = None) -> int:
+        asked = {"count": count} if ids is None else {"ids": list(ids)}
+        return read(await self._ask("POST", queue_path(name, "redrive"), asked), _Moved).moved
 
     async def buckets(self, name: str, limit: int = 100) -> list[BucketView]:
         path = with_query(queue_path(name, "debug/buckets"), limit=limit)

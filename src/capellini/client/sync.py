@@ -68,6 +68,42 @@ def _waits(
     return run
 
 
+class _Waiting(Generic[R]):
+    """A thread that waits for a task of the loop: a lock is all it takes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, R]) -> None:
+        self._loop, self._coroutine = loop, coroutine
+        self._task: asyncio.Task[R] | None = None
+        self._given_up = False
+        self._done = threading.Lock()
+        self._done.acquire()
+        loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._ended)
+        if self._given_up:
+            self._task.cancel()
+
+    def _ended(self, _: asyncio.Task[R]) -> None:
+        self._done.release()
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self, within_s: float | None) -> R:
+        try:
+            if not self._done.acquire(timeout=-1 if within_s is None else within_s):
+                raise TimeoutError(f"it took longer than {within_s:g} s")
+        except BaseException:
+            self._loop.call_soon_threadsafe(self._give_up)  # interrupted: nobody waits for it any more
+            raise
+        assert self._task is not None
+        return self._task.result()
+
+
 class _Loop:
     """An event loop in a thread of its own."""
 
@@ -97,14 +133,10 @@ class _Loop:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("a call of the sync client from its own event loop would wait for ever")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
-            return future.result(within_s)
-        except CancelledError:
+            return _Waiting(self.loop, coroutine).result(within_s)
+        except asyncio.CancelledError:
             raise Unavailable("this client was closed meanwhile: it may have been done") from None
-        except BaseException:
-            future.cancel()  # interrupted: nobody waits for it any more
-            raise
 
     def stop(self) -> None:
         if self.alive:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from functools import partial
 from typing import Protocol
 
 
@@ -25,11 +26,9 @@ class Clock(Protocol):
 
 
 class RealClock:
-    def now_s(self) -> float:
-        return time.time()
-
-    def elapsed_s(self) -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    # Without a frame of Python: a request asks for the time some twenty times.
+    now_s = staticmethod(time.time)
+    elapsed_s = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

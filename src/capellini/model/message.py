@@ -89,7 +89,7 @@ def attributes_problem(attributes: Mapping[str, str]) -> str | None:
         return f"a message has at most {MAX_ATTRIBUTES} attributes, not {len(attributes)}"
     try:
         size = sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
-    except (AttributeError, UnicodeEncodeError):  # an embedded client hands over what its program gave it
+    except (AttributeError, UnicodeEncodeError):  # of a number, say, or half of a surrogate pair
         return "attributes are a map of text to text"
     if size > MAX_ATTRIBUTE_BYTES:
         return f"attributes of a message take at most {MAX_ATTRIBUTE_BYTES} bytes together, not {size}"

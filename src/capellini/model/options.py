@@ -15,8 +15,10 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # fits a path segm
 NAME_RULE: Final = "1 to 100 of a-z, A-Z, 0-9, '_', '-' and '.', beginning with a letter or digit"
 INTERNAL: Final = "capellini."  # what the names of queues begin with that nodes make for themselves
 JOURNAL: Final = f"{INTERNAL}journal"
+BODIES: Final = f"{INTERNAL}bodies"  # the journal's second queue: messages themselves, see node/bodies.py
 ON: Final = "on"
 OFF: Final = "off"
+WITH_BODIES: Final = "bodies"
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -82,7 +84,15 @@ WORK: Final = (
     ),
     Option("body_limit", int, 262_144, 1, 4_194_304, True, "the largest body, in bytes"),
     Option("window_s", float, 3_600.0, 60, 604_800, True, "how long an idempotency key is remembered"),
-    Option("journal", str, ON, None, None, True, "on: what happens to its messages is told to the journal; off: not"),
+    Option(
+        "journal",
+        str,
+        ON,
+        None,
+        None,
+        True,
+        "on: what happens to its messages is told to the journal; off: not; bodies (work, timed): each message, too",
+    ),
 )
 _SHARED: Final = frozenset(
     (
@@ -129,7 +139,7 @@ MODES: Final = ("ap", "cp")
 ORDERS: Final = ("", "group", "total")
 LEVELS: Final = ("quorum", "all")
 GRANULARITIES: Final = ("minute", "hour", "day")
-SWITCH: Final = (ON, OFF)
+JOURNALS: Final = (ON, OFF, WITH_BODIES)
 KINDS: Final[dict[str, tuple[Option, ...]]] = {"work": WORK, "timed": TIMED, "log": LOG}
 
 
@@ -172,7 +182,7 @@ class LogOptions(WorkOptions, frozen=True, forbid_unknown_fields=True):
 
 
 OPTIONS: Final[dict[str, type[WorkOptions]]] = {"work": WorkOptions, "timed": TimedOptions, "log": LogOptions}
-CHOICES: Final = {"granularity": GRANULARITIES, "mode": MODES, "ordered": ORDERS, "level": LEVELS, "journal": SWITCH}
+CHOICES: Final = {"granularity": GRANULARITIES, "mode": MODES, "ordered": ORDERS, "level": LEVELS, "journal": JOURNALS}
 
 
 def given_options(kind: str, options: WorkOptions) -> dict[str, Any]:
@@ -221,6 +231,8 @@ def options_of(kind: str, given: Mapping[str, Any]) -> WorkOptions:
     if isinstance(options, LogOptions):
         if options.ordered and options.mode != "cp":
             raise Invalid("ordered needs mode cp: extents side by side have no order")
+        if options.journal == WITH_BODIES:
+            raise Invalid("journal is on or off for a log queue: it keeps its messages itself")
     elif options.delivery_limit and not options.dead_letters:
         raise Invalid("delivery_limit needs dead_letters: name the queue that receives what was delivered too often")
     return options

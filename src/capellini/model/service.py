@@ -74,7 +74,7 @@ class Statistics(msgspec.Struct, frozen=True):
     acked_after_s: dict[str, float] = {}  # ... and from delivery to ack
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     id: str
     duplicate: bool = False  # the key was used before: this is the id of that put
 
@@ -221,8 +221,9 @@ class Service(ABC):
         """What lies in the dead-letter queue of `name` and came from it."""
 
     @abstractmethod
-    async def redrive(self, name: str, count: int | None = None) -> int:
-        """Moves dead letters of `name` back into it, exactly once each; how many."""
+    async def redrive(self, name: str, count: int | None = None, ids: Sequence[str] | None = None) -> int:
+        """Moves dead letters of `name` back into it, exactly once each; how many. `ids`: only these, of those that
+        nobody holds; `count` says nothing then."""
 
     @abstractmethod
     async def buckets(self, name: str, limit: int = 100) -> list[BucketView]: ...

@@ -49,7 +49,7 @@ from capellini.node.calls import batch, check_delay, in_range, with_living
 from capellini.node.holds import STALE, held_by, parcel_of
 from capellini.node.rates import Rates
 from capellini.node.statistics import CountedEvents, QueueStatistics
-from capellini.node.views import Views
+from capellini.node.views import Views, letter_ids
 from capellini.queues.catalog import Catalog, QueueRecord
 from capellini.queues.events import Events
 from capellini.queues.work import pointers as pointing
@@ -445,10 +445,13 @@ class Broker(Service):
 
     # Acting on what was seen
 
-    async def redrive(self, name: str, count: int | None = None) -> int:
+    async def redrive(self, name: str, count: int | None = None, ids: Sequence[str] | None = None) -> int:
+        letters = self.opened(await self.views.letters(name))
+        if ids is not None:
+            return await letters.redrive_these(name, letter_ids(ids))
         if count is not None:
             in_range("count", count, 1, 1_000_000_000)
-        return await self.opened(await self.views.letters(name)).redrive(name, count)
+        return await letters.redrive(name, count)
 
     async def move_repair(self, name: str, bucket: int) -> PointersView:
         in_range("repair", bucket, 0, 1 << 53)

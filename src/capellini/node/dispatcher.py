@@ -13,6 +13,7 @@ from capellini.model.counters import CounterService
 from capellini.model.errors import Conflict, Invalid, WrongKind
 from capellini.model.log import AT, LogService, split_name
 from capellini.model.message import Delivery, Entry, NewMessage, Peeked
+from capellini.model.options import WITH_BODIES
 from capellini.model.scheduling import NewSchedule, ScheduleInfo, TimedService
 from capellini.model.service import (
     BucketView,
@@ -32,10 +33,12 @@ from capellini.model.service import (
 from capellini.model.timed import DueMessage, MoveItem, ShardView
 from capellini.node import broker as work
 from capellini.node import log, timed
+from capellini.node.bodies import Bodies
 from capellini.node.broker import Broker
 from capellini.node.log import LogBroker
 from capellini.node.timed import TimedBroker
 from capellini.queues.schedules import Schedules
+from capellini.queues.work.block import block_of, check
 
 
 class Dispatcher(Service):
@@ -47,6 +50,7 @@ class Dispatcher(Service):
         )
         self.timed: TimedService = _TimedCalls(of_timed, self.schedules)
         self.log: LogService = of_log
+        self._bodies = Bodies(of_work.catalog, of_log.keeper)
         of_work.moved_elsewhere = self._put_moved
 
     @property
@@ -58,9 +62,9 @@ class Dispatcher(Service):
 
     async def _of(self, name: str) -> Broker | TimedBroker | LogBroker:
         """Who serves a queue; QUEUE@GROUP is of log queues alone, which refuse other kinds."""
-        if AT in name:
-            return self._log
-        kind = await self.kind_of(name)
+        return self._log if AT in name else self._served(await self.kind_of(name))
+
+    def _served(self, kind: str) -> Broker | TimedBroker | LogBroker:
         return self._timed if kind == timed.KIND else self._log if kind == log.KIND else self._work
 
     async def _put_moved(self, target: str, key: str, entry: Entry) -> None:
@@ -118,10 +122,10 @@ class Dispatcher(Service):
             return await served.dead(name, count, after)
         return await self._work.dead(name, count, after)
 
-    async def redrive(self, name: str, count: int | None = None) -> int:
+    async def redrive(self, name: str, count: int | None = None, ids: Sequence[str] | None = None) -> int:
         if isinstance(served := await self._of(name), LogBroker):
-            return await served.merge_dead(*split_name(name), count)
-        return await self._work.redrive(name, count)
+            return await served.merge_dead(*split_name(name), count, ids)
+        return await self._work.redrive(name, count, ids)
 
     # By kind
 
@@ -129,7 +133,13 @@ class Dispatcher(Service):
         return await (await self._of(name)).statistics(name)
 
     async def put(self, name: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
-        return await (await self._of(name)).put(name, messages)
+        if AT in name:
+            return await self._log.put(name, messages)
+        record = await self._work.catalog.live(name)
+        results = await self._served(record.kind).put(name, messages)
+        if record.options.journal == WITH_BODIES:
+            return await self._bodies.tell(record, messages, results)
+        return results
 
     async def get(
         self, name: str, count: int = 1, wait_s: float = 0.0, visibility_s: float | None = None
@@ -166,7 +176,16 @@ class Dispatcher(Service):
         return await self._only_work(name).message(name, id)
 
     async def put_block(self, name: str, entries: bytes) -> list[tuple[int, int]]:
-        return await self._only_work(name).put_block(name, entries)
+        runs = await self._only_work(name).put_block(name, entries)
+        record = await self._work.catalog.live(name)
+        if record.options.journal == WITH_BODIES:
+            ids = [Put(str(id)) for first, count in runs for id in range(first, first + count)]
+            packed = check(entries, record.options.body_limit)
+            messages = [NewMessage(each.body, each.attributes or {}) for each in block_of(0, packed, 0).read()]
+            for answer in await self._bodies.tell(record, messages, ids):
+                if isinstance(answer, Problem):
+                    raise answer.raised()
+        return runs
 
     async def take(self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None) -> list[Parcel]:
         return await self._only_work(name).take(name, count, wait_s, visibility_s)

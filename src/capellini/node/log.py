@@ -45,6 +45,7 @@ from capellini.node.broker import Broker
 from capellini.node.calls import batch, good_ones, in_range, with_living
 from capellini.node.delays import Delays
 from capellini.node.statistics import with_totals
+from capellini.node.views import letter_ids
 from capellini.queues.catalog import QueueRecord
 from capellini.queues.log.groups import Group, dead_letters_of
 from capellini.queues.log.keeper import LogKeeper
@@ -293,11 +294,15 @@ class LogBroker(LogService):
         letters = await self._letters(queue, group)
         return await self._broker.views.letters_of(letters, group_name(queue, group), count, after)
 
-    async def merge_dead(self, queue: str, group: str, count: int | None = None) -> int:
+    async def merge_dead(
+        self, queue: str, group: str, count: int | None = None, ids: Sequence[str] | None = None
+    ) -> int:
         if count is not None:
             in_range("count", count, 1, MERGE_MOST)
-        letters = await self._letters(queue, group)
-        return await self._broker.opened(letters).redrive(group_name(queue, group), count)
+        letters = self._broker.opened(await self._letters(queue, group))
+        if ids is not None:
+            return await letters.redrive_these(group_name(queue, group), letter_ids(ids))
+        return await letters.redrive(group_name(queue, group), count)
 
     async def purge_dead(self, queue: str, group: str) -> None:
         letters = await self._letters(queue, group)

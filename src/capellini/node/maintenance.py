@@ -28,6 +28,8 @@ from capellini.store.interface import Store
 TURN_S: Final = 1.0
 LOOK_TURNS: Final = 3  # leases and shares are looked at every so many turns
 IDLE_S: Final = 8.0  # between two looks at a queue in which nothing is to be done
+FORGETS_PER_TURN: Final = 16  # assignments of queues that are deleted
+CONFLICT_S: Final = 10.0  # before this name is tried again
 SWEEP_S: Final = 20.0  # between two sweeps of expired rows, for stores that do not do it themselves
 SWEEP_ROWS: Final = 2_000
 LEFTOVERS: Final = "leftovers"  # an item beside the queues' names; a queue's item begins with "queue:"
@@ -56,6 +58,7 @@ class Maintenance:
         self.watcher = Watcher(store, clock, random)
         self.assignments = Assignments(store, clock, random, self.lease, self.watcher, "repair")
         self.owned: set[str] = set()
+        self.doubled: str | None = None  # another process has this node's name: it says so
         self._records: dict[str, QueueRecord] = {}
         self._next_s: dict[str, float] = {}
         self._swept_s = 0.0
@@ -88,6 +91,7 @@ class Maintenance:
                 if not self.lease.valid():
                     self.owned.clear()
                     await self.lease.start(alone=self._alone)
+                    self.doubled = None
                 if turn % LOOK_TURNS == 0:
                     await self._share()
                 await self._repair()
@@ -96,7 +100,8 @@ class Maintenance:
                 await self._sweep()
             except Conflict as error:
                 log.error("%s", error)
-                await self._clock.sleep(10.0)
+                self.doubled = error.says
+                await self._clock.sleep(CONFLICT_S)
             except CapelliniError as error:
                 log.debug("maintenance goes on later: %s", error)
             turn += 1
@@ -117,6 +122,10 @@ class Maintenance:
             await self.assignments.give_up(item)
         rows = await self.assignments.list()
         self.owned = {item for item, row in rows.items() if self.assignments.mine(row)}
+        gone = [item for item in rows if item != LEFTOVERS and item not in self._records]
+        for item in [item for item in gone if item in self.owned or LEFTOVERS in self.owned][:FORGETS_PER_TURN]:
+            self.owned.discard(item)
+            await self.assignments.forget(item)
 
     async def _all_queues(self) -> list[QueueRecord]:
         records: list[QueueRecord] = []

@@ -137,7 +137,7 @@ class Node:
     async def look(self) -> None:
         """How is the store now?"""
         found = await examine(self.store, self.settings.max_skew_s, self.condition.draining)
-        self._set(found)
+        self._set(msgspec.structs.replace(found, doubled=self._maintenance.doubled))
 
     async def close(self) -> None:
         """Finish what was begun and give back what is owned."""

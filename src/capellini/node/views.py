@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from capellini.model.errors import Invalid, NotFound
 from capellini.model.message import MAX_BATCH, Peeked
 from capellini.model.service import BucketView, MessageView, PointersView, Statistics
-from capellini.node.calls import in_range
+from capellini.node.calls import batch, in_range
 from capellini.node.statistics import with_totals
 from capellini.queues.catalog import QueueRecord
 from capellini.queues.work.looking import Looking
@@ -105,6 +105,12 @@ class Views:
             return (await self._catalog.live(name)).generation
         except NotFound:
             return None
+
+
+def letter_ids(texts: Sequence[str]) -> list[int]:
+    """Raises Invalid for what is no id, or too many of them."""
+    batch("ids", len(texts))
+    return [id_of(each, required=True) for each in texts]
 
 
 def id_of(text: str, required: bool = False) -> int:

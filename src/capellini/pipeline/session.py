@@ -15,12 +15,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 JAVA_LEAST: Final = 17  # what Spark 4 needs
 JAVA_WITHIN_S: Final = 20.0
+PORTS: Final = {"sc": 15_002, "spark": 7_077}
+THERE_WITHIN_S: Final = 10.0
 LEAST_MEMORY_MB: Final = 768  # below this Spark itself does not start
 MOST_MEMORY_MB: Final = 8 * 1024  # what the jobs keep is bounded; more memory is better left to the page cache
 MEMORY_SHARE: Final = 4  # a quarter of the machine: Python workers and the page cache want theirs
@@ -43,6 +47,8 @@ DELTA_SETTINGS: Final = {
     "spark.databricks.delta.snapshotPartitions": "2",  # 50 would be 50 tasks for a handful of files
 }
 CONNECT: Final = "sc://"
+REMOTE_SETTINGS: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.maxRecordsPerBatch": "65536"}
+CAUSE: Final = re.compile(r"Caused by: |details = ")  # within what Java and gRPC say
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -64,19 +70,42 @@ def session(plan: Plan | None = None, name: str = "capellini") -> SparkSession:
     except ModuleNotFoundError as error:
         raise CannotOpen(f"{error.name} is missing: install capellini[spark]") from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    check_there(plan.master)
     if plan.master.startswith(CONNECT):
-        found: SparkSession = SparkSession.builder.remote(plan.master).appName(name).getOrCreate()
-        found.addArtifacts(str(package_zip()), pyfile=True)
-        return found
+        return _connected(plan, name)
     check_java()
     builder = SparkSession.builder.master(plan.master).appName(name)
     for key, value in settings_for(plan).items():
         builder = builder.config(key, value)
-    found = builder.getOrCreate()
+    try:
+        found: SparkSession = builder.getOrCreate()
+    except Exception as error:  # whatever Java throws: pages of it, of which one line is of use
+        raise CannotOpen(f"Spark could not be started on {plan.master}: {_said(error)}") from None
     found.sparkContext.setLogLevel("ERROR")
     if not _local(plan):
         found.sparkContext.addPyFile(str(package_zip()))
     return found
+
+
+def _connected(plan: Plan, name: str) -> SparkSession:
+    """Through Spark Connect: the server has its own settings, and gets the package."""
+    from pyspark.sql import SparkSession
+
+    try:
+        builder = SparkSession.builder.remote(plan.master).appName(name)
+        for key, value in (REMOTE_SETTINGS | plan.settings).items():
+            builder = builder.config(key, value)
+        found: SparkSession = builder.getOrCreate()
+        found.addArtifacts(str(package_zip()), pyfile=True)
+    except Exception as error:
+        raise CannotOpen(f"there is no Spark Connect at {plan.master}: {_said(error)}") from None
+    return found
+
+
+def _said(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if CAUSE.match(line)]
+    return (causes or lines or [type(error).__name__])[-1 if causes else 0][:300]
 
 
 def settings_for(plan: Plan) -> dict[str, str]:
@@ -126,6 +155,17 @@ def fitted_memory_mb() -> int:
 def ivy_folder() -> Path:
     """Fixed, so that the second start needs no network."""
     return cache_folder() / "ivy"
+
+
+def check_there(master: str) -> None:
+    """Raises CannotOpen when nobody listens at a master of the network: Spark itself tries for minutes."""
+    parts = urlsplit(master)
+    if parts.scheme not in PORTS or "," in parts.netloc or not parts.hostname:
+        return  # here, or one of several, or something else that Spark knows
+    try:
+        socket.create_connection((parts.hostname, parts.port or PORTS[parts.scheme]), THERE_WITHIN_S).close()
+    except (OSError, ValueError) as error:
+        raise CannotOpen(f"no Spark answers at {master}: {error}") from None
 
 
 def check_java() -> None:

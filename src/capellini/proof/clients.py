@@ -17,6 +17,9 @@ OLD_RECEIPTS: Final = 50  # that a consumer remembers to try again
 
 
 class Producer:
+    delayed = 0.15  # so many messages have a delay
+    most_delay_s = MOST_DELAY_S
+
     def __init__(self, name: str, nodes: Nodes, chance: random.Random, queues: list[str]) -> None:
         self.name = name
         self._nodes = nodes
@@ -71,7 +74,7 @@ class Producer:
         self._sent += 1
         name = f"{self.name}.{self._sent}"
         attributes = {"of": name} if chance.random() < 0.3 else {}
-        delay_s = chance.uniform(0.1, MOST_DELAY_S) if delays and chance.random() < 0.15 else 0.0
+        delay_s = chance.uniform(0.1, self.most_delay_s) if delays and chance.random() < self.delayed else 0.0
         return Sent(name.encode(), attributes, delay_s, f"k{name}" if keyed else None)
 
 

@@ -6,10 +6,13 @@ A suite is a function of a seed. Suites are named by module and imported when as
 from __future__ import annotations
 
 import importlib
+import multiprocessing
+import signal
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -23,6 +26,9 @@ SUITES: Final[dict[str, str]] = {
     "timed": "capellini.proof.timed",
     "log": "capellini.proof.log",
 }
+
+
+AHEAD: Final = 8  # seeds begun or waiting per process: none is idle while the slowest one is waited for
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -64,42 +70,67 @@ def one(name: str, seed: int, keep_history: bool = False) -> Result:
     return result if keep_history else msgspec.structs.replace(result, history=[])
 
 
-def many(name: str, seeds: Iterable[int], jobs: int = 1) -> Iterator[Result]:
-    """Each seed's result, in order."""
+def many(name: str, seeds: Iterable[int], jobs: int = 1) -> Generator[Result, None, None]:
+    """Each seed's result, in order. Whoever stops asking ends the processes."""
     if jobs <= 1:
-        yield from (one(name, seed) for seed in seeds)
-        return
-    numbers = list(seeds)
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(one, [name] * len(numbers), numbers, chunksize=4)
+        return (one(name, seed) for seed in seeds)
+    left = iter(seeds)
+    pool = ProcessPoolExecutor(jobs, initializer=_leave_interrupts)
+    begun = deque(pool.submit(one, name, seed) for seed in islice(left, AHEAD * jobs))
+    return _ordered(pool, name, begun, left)
 
 
-def summed(name: str, results: Iterable[Result], replay: Callable[[int], str]) -> tuple[Summary, list[Result]]:
-    """All results in one, and those with violations. The time is that of getting them."""
-    began_s = time.perf_counter()
-    seeds = violations = messages = 0
-    virtual_s = 0.0
-    faults: Counter[str] = Counter()
-    guards: Counter[str] = Counter()
-    bad: list[Result] = []
-    for result in results:
-        seeds += 1
-        violations += len(result.violations)
-        messages += result.messages
-        virtual_s += result.virtual_s
-        faults.update(result.faults)
-        guards.update(result.guards)
-        if result.violations:
-            bad.append(result)
-    summary = Summary(
-        simulate=name,
-        seeds=seeds,
-        violations=violations,
-        virtual_s=round(virtual_s, 3),
-        wall_s=round(time.perf_counter() - began_s, 3),
-        messages=messages,
-        faults=dict(sorted(faults.items())),
-        guards=dict(sorted(guards.items())),
-        replay=replay(bad[0].seed) if bad else None,
-    )
-    return summary, bad
+def _leave_interrupts() -> None:
+    """Ctrl-C reaches all processes of a terminal: the one that asked for these ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _ordered(
+    pool: ProcessPoolExecutor, name: str, begun: deque[Future[Result]], left: Iterator[int]
+) -> Generator[Result, None, None]:
+    try:
+        while begun:
+            yield begun.popleft().result()
+            begun.extend(pool.submit(one, name, seed) for seed in islice(left, 1))
+    finally:
+        if begun:
+            for process in multiprocessing.active_children():
+                process.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+class Tally:
+    """What the seeds so far showed."""
+
+    def __init__(self, name: str, replay: Callable[[int], str]) -> None:
+        self._name = name
+        self._replay = replay
+        self._began_s = time.perf_counter()
+        self._seeds = self._violations = self._messages = 0
+        self._virtual_s = 0.0
+        self._faults: Counter[str] = Counter()
+        self._guards: Counter[str] = Counter()
+        self._first_bad: int | None = None
+
+    def add(self, result: Result) -> None:
+        self._seeds += 1
+        self._violations += len(result.violations)
+        self._messages += result.messages
+        self._virtual_s += result.virtual_s
+        self._faults.update(result.faults)
+        self._guards.update(result.guards)
+        if result.violations and self._first_bad is None:
+            self._first_bad = result.seed
+
+    def summary(self) -> Summary:
+        return Summary(
+            simulate=self._name,
+            seeds=self._seeds,
+            violations=self._violations,
+            virtual_s=round(self._virtual_s, 3),
+            wall_s=round(time.perf_counter() - self._began_s, 3),
+            messages=self._messages,
+            faults=dict(sorted(self._faults.items())),
+            guards=dict(sorted(self._guards.items())),
+            replay=None if self._first_bad is None else self._replay(self._first_bad),
+        )

@@ -2,6 +2,8 @@
 
     a confirmed cancel      the message is never delivered by a get that began after it; and it need not be delivered
     a confirmed move        the message is not delivered before its new due by a get that began after it
+    not found               said of a message whose put was confirmed before: it is not delivered by a get that began
+                            after it
 
 What those explain is taken out of what the shared checkers found.
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from capellini.model.service import Done
+from capellini.model.service import Done, Problem
 from capellini.proof.history import Call, History, Violation
 from capellini.proof.lives import Life, lives_of
 
@@ -25,9 +27,10 @@ def check_timed(history: History, found: list[Violation]) -> list[Violation]:
     for call in history.calls:
         if call.op in asks:
             for index, id in enumerate(call.ids):
-                if id in bodies and _possible(call, index):
+                if id in bodies and possible(call, index):
                     asks[call.op][bodies[id]].append((call, index))
     cancelled, moved = asks["cancel"], asks["move"]
+    denied = _denials(history)
     kept = [
         violation
         for violation in found
@@ -37,12 +40,13 @@ def check_timed(history: History, found: list[Violation]) -> list[Violation]:
     ]
     for life in lives.lives.values():
         kept += _after_a_cancel(life, cancelled.get(life.name, []))
+        kept += _denied(life, denied)
         if history.skew_kept:
             kept += _before_a_moved_due(life, moved.get(life.name, []))
     return kept
 
 
-def _possible(call: Call, index: int) -> bool:
+def possible(call: Call, index: int) -> bool:
     """It was done, or may have been."""
     if call.results:
         result = call.results[index]
@@ -50,7 +54,7 @@ def _possible(call: Call, index: int) -> bool:
     return call.maybe
 
 
-def _done(ask: Ask) -> bool:
+def done(ask: Ask) -> bool:
     call, index = ask
     return bool(call.results) and isinstance(call.results[index], Done)
 
@@ -59,10 +63,34 @@ def _after_a_cancel(life: Life, cancels: list[Ask]) -> list[Violation]:
     found = []
     for ask in cancels:
         for held in life.held:
-            if _done(ask) and held.call.began_s > ask[0].over_s and len(life.confirmed) == 1:
+            if done(ask) and held.call.began_s > ask[0].over_s and len(life.confirmed) == 1:
                 when = f"confirmed at {ask[0].over_s:.3f} s"
                 says = f"its cancel was {when}, and {held.call.who} got it at {held.at_s:.3f} s"
                 found.append(Violation(3, life.name, says))
+    return found
+
+
+def _denials(history: History) -> dict[str, list[Call]]:
+    """By id: the calls that were told that there is no such message."""
+    found: dict[str, list[Call]] = defaultdict(list)
+    for call in history.calls:
+        if call.op in ("cancel", "move"):
+            for id, result in zip(call.ids, call.results, strict=False):
+                if isinstance(result, Problem) and result.error == "not_found":
+                    found[id].append(call)
+    return found
+
+
+def _denied(life: Life, denials: dict[str, list[Call]]) -> list[Violation]:
+    found = []
+    for one in life.confirmed:
+        for call in denials.get(one.id or "", []):
+            if one.call.over_s >= call.began_s:
+                continue
+            for held in life.held:
+                if held.call.began_s > call.over_s and held.delivery.id == one.id and held.call.queue == call.queue:
+                    says = f"{call.op} said at {call.over_s:.3f} s that it is not there; got at {held.at_s:.3f} s"
+                    found.append(Violation(9, life.name, says))
     return found
 
 
@@ -76,7 +104,7 @@ def _before_a_moved_due(life: Life, moves: list[Ask]) -> list[Violation]:
     if life.held and life.held[0].at_s < min([first_s, *dues_s]):
         found.append(Violation(5, life.name, f"delivered at {life.held[0].at_s:.3f} s, before every due it ever had"))
     last, due_s = moves[-1][0], dues_s[-1]
-    if not _done(moves[-1]) or any(call.over_s >= last.began_s for call, _ in moves[:-1]):
+    if not done(moves[-1]) or any(call.over_s >= last.began_s for call, _ in moves[:-1]):
         return found
     for held in life.held:
         if held.call.began_s > last.over_s and held.at_s < due_s:

@@ -159,6 +159,16 @@ class Assignments:
         seen = await self.owner(item)
         return self._names_me(seen) and await self._write(seen, "", "", seen.epoch)
 
+    async def forget(self, item: str) -> bool:
+        """Its row goes: nothing is left to be owned. False: another owns it. Only for items under which nothing is
+        written that carries an epoch, since epochs start anew with the next row."""
+        seen = await self.owner(item)
+        if not self._names_me(seen) and seen.node and not await self._watcher.is_over(seen.node, seen.incarnation):
+            return False
+        nothing: dict[str, Value] = dict.fromkeys(column.name for column in ASSIGNMENTS.columns)
+        cas = Cas(ASSIGNMENTS, self._partition, (Change((item,), {TOKEN: seen.token}, nothing),))
+        return seen.token is not None and (await self._store.compare_and_set(cas)).applied
+
     async def turn(self, items: Iterable[str]) -> tuple[dict[str, int], tuple[str, ...]]:
         """One step towards a fair share, after a `look` of the watcher: what was taken, with epochs; and what should
         be given up, once this node has stopped acting on it (`give_up`)."""

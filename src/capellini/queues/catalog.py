@@ -2,7 +2,8 @@
 
     queues (realm "all") ▸ name            kind, generation, state live|deleted, record (JSON), token (a trail)
     left   (realm "all") ▸ queue, gen.     state leaving|cleared, token
-    monoton (queue, generation)            closed here when its generation ends, so that nobody reserves ids any more
+    monoton (queue, generation)            closed here when its generation ends, so that nobody reserves ids any more;
+                                           expires OVER_TTL_S after the generation was cleared
 
 A queue's row stays when it is deleted: the next creation is generation + 1, and so is each purge. What belongs to a
 queue carries its generation in its key, so that nothing of a deleted queue appears in its successor.
@@ -47,6 +48,7 @@ from capellini.model.options import (
     options_of,
 )
 from capellini.model.service import QueueInfo
+from capellini.queues.lease import OVER_TTL_S
 from capellini.queues.trail import TOKEN, backoff_s, follow, new_name, settle_named, text_of
 from capellini.store.interface import Cas, Change, Key, Slice, Store, Value
 from capellini.store.local import Nearby
@@ -293,7 +295,8 @@ class Catalog:
         return over
 
     async def cleared(self, queue: str, generation: int) -> None:
-        """Nothing of that generation is left. Its note expires by itself."""
+        """Nothing of that generation is left. Its note and its closed monoton expire by themselves."""
+        await self._let_monoton_expire(queue, generation)
         key: Key = (queue, generation)
         page = await self._store.read(Slice(LEFT, REALM, start=key, limit=1))
         values = page.rows[0].values if page.rows and page.rows[0].key == key else {}
@@ -409,6 +412,16 @@ class Catalog:
                 return
             values = outcome.rows.get((), {})
         raise Overloaded(f"the ids of {queue} could not be closed: too many puts at once")
+
+    async def _let_monoton_expire(self, queue: str, generation: int) -> None:
+        partition: Key = (queue, generation)
+        page = await self._store.read(Slice(MONOTON, partition, limit=1))
+        for row in page.rows:
+            if row.values.get("state") == "closed":
+                trail, mark = text_of(row.values, TOKEN), new_name(self._random)
+                change = Change((), {TOKEN: trail}, {**row.values, TOKEN: follow(trail, mark)})
+                cas = Cas(MONOTON, partition, (change,), ttl_s=OVER_TTL_S)
+                await settle_named(self._store, self._clock, cas, (), trail, mark)  # refused: another has done it
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

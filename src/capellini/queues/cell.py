@@ -13,6 +13,9 @@ begins are applied one after another and written by ONE compare-and-set; the nex
 - Lost answers: the row's `token` column names the last changes, newest first, and the same compare-and-set is
   repeated until it is known whether it was done (`trail` says how).
 - Cancelling one caller never cancels the batch it is in: callers wait on futures of their own.
+- Where one log makes writes durable, no round waits for its fsync: the next one builds on what is written, and each
+  caller waits at the end for the fsync that all who wait share, before it has its answer. The log keeps the order:
+  what is durable has all that it was built on.
 - A command that raises concerns its caller only. Answers that change nothing, and errors, stand only when they were
   decided on a state that was read or learned after the command came in, or that the group's compare-and-set has
   proved to be current; never on an old memory.
@@ -89,7 +92,7 @@ class Cell(Generic[S]):
         self._ttl_s = ttl_s
         self._sync = sync
         self._waiting: list[_Waiting[S]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._known = False
         self._token: str | None = None
         self.seen: S | None = None
@@ -138,15 +141,35 @@ class Cell(Generic[S]):
         assert state is not None
         return state
 
-    async def change(self, command: Callable[[S], tuple[S, T]], *, fresh: bool = True) -> T:
+    async def change(
+        self,
+        command: Callable[[S], tuple[S, T]],
+        *,
+        fresh: bool = True,
+        durable: bool | None = None,
+        at_once: bool = False,
+    ) -> T:
         """Apply the command; its answer. It may be called several times, on newer states. One that gives back the
         very state it got changes nothing; its answer then stands on a state read after this call began, unless
-        `fresh` is false."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        `fresh` is false. `durable` false: the caller sees to that itself before anybody hears of it (`Store.sync`).
+        `at_once`: it speaks for all that wait already, and nobody cancels it; where nothing is far away, it is not put
+        off for others to join."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
         self._waiting.append(_Waiting(command, fresh, answer))
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._rounds())
-        result: T = await answer
+        if self._task is None and at_once and self._store.alone:
+            self._task = asyncio.current_task()
+            await self._rounds()
+        elif self._task is None:
+            self._task = loop.create_task(self._rounds())
+        try:
+            result: T = await answer
+        except CapelliniError:
+            if self._sync:  # what refused it may not be durable yet, and the caller may build on that
+                await self._store.sync()
+            raise
+        if self._sync if durable is None else durable:
+            await self._store.sync()
         return result
 
     async def _rounds(self) -> None:
@@ -227,7 +250,7 @@ class Cell(Generic[S]):
         change = Change(
             self._key, {TOKEN: before, **dict.fromkeys(self._absent)}, {**self._encode(state), TOKEN: token}
         )
-        cas = Cas(self._table, self._partition, (change,), ttl_s=self._ttl_s, level=self._level, sync=self._sync)
+        cas = Cas(self._table, self._partition, (change,), ttl_s=self._ttl_s, level=self._level, sync=False)
         sent_at_s = self._clock.elapsed_s()
         try:
             outcome = await settle_named(self._store, self._clock, cas, self._key, before, mine)

@@ -1,7 +1,7 @@
 """The lease: a node's right to act, and how others end it.
 
-One row per node, which never expires: (node) ▸ incarnation, beat, state, address, token. The holder raises the beat
-by compare-and-set on time. Nobody compares wall clocks: each side measures durations, on its own clock.
+One row per node: (node) ▸ incarnation, beat, state, address, token. While it is live it never expires. The holder
+raises the beat by compare-and-set on time. Nobody compares wall clocks: each side measures durations, on its own clock.
 
     holder    beat n sent ────────────── lease_s ──────────────▶ invalid by its own clock (stops at once)
                  └▶ applied somewhere in between
@@ -20,7 +20,11 @@ Life of a row (`ROW_LIFE`)                        Life of a holder (`HOLDER_LIFE
     live ─leave─▶ left       its node stopped        holding ─late─▶ lost     no beat confirmed in time
     live ─end─▶ ended        another node said so    holding ─fenced─▶ lost   another node ended it
     left, ended ─begin─▶ live, a new incarnation     holding ─stop─▶ stopped
-                                                     lost, stopped ─claimed─▶ holding, a new incarnation
+    left, ended ─OVER_TTL_S─▶ (none)                 lost, stopped ─claimed─▶ holding, a new incarnation
+
+So names that are used once (one per container, say) do not pile up. Who is named somewhere and has no row is over: an
+incarnation has its row before it owns anything, and the row goes only when it is over. In `home_leases` rows stay,
+since one that is not there may only not have arrived yet from its data centre.
 
 What fails, and what then happens
 - The process is paused beyond its lease: `valid()` is false the moment it goes on, before any task has run. It never
@@ -51,6 +55,7 @@ LEASE_S: Final = 10.0  # how long a node may act after sending a beat; a dead on
 BEAT_S: Final = 3.0  # three chances within a lease
 MARGIN: Final = 0.1  # of the lease: clock rates may differ by so much, far more than honest clocks do
 LATE_ROUNDS: Final = 6  # rows of nodes that are over are read at every sixth look only: they seldom come back
+OVER_TTL_S: Final = 8 * 86_400  # as long as any process may be paused and then go on
 CLAIM_ATTEMPTS: Final = 5  # at starting; each is lost only to somebody who changed the row
 KEY: Final = ()  # the table has one row per partition
 
@@ -131,14 +136,20 @@ async def change_lease(
     clock: Clock,
     name: str,
     before: LeaseRow | None,
-    node: str,
-    values: dict[str, Value],
+    after: LeaseRow,
     home: str = "",
 ) -> bool:
     """Compare-and-set on the row as it was seen. False: it has changed since."""
     trail = before.token if before else None
-    change = Change(KEY, {TOKEN: trail}, {**values, TOKEN: follow(trail, name)})
-    cas = Cas(*_place(node, home), (change,))
+    values: dict[str, Value] = {
+        "incarnation": after.incarnation,
+        "beat": after.beat,
+        "state": after.state.value,
+        "address": after.address,
+        TOKEN: follow(trail, name),
+    }
+    over = after.state is not Row.LIVE and not home
+    cas = Cas(*_place(after.node, home), (Change(KEY, {TOKEN: trail}, values),), ttl_s=OVER_TTL_S if over else None)
     return (await settle_named(store, clock, cas, KEY, trail, name)).applied
 
 
@@ -235,13 +246,7 @@ class Lease:
 
     async def _write(self, before: LeaseRow | None, after: LeaseRow) -> bool:
         name = new_name(self._random)
-        values: dict[str, Value] = {
-            "incarnation": after.incarnation,
-            "beat": after.beat,
-            "state": after.state.value,
-            "address": after.address,
-        }
-        if not await change_lease(self._store, self._clock, name, before, self.node, values, self.home):
+        if not await change_lease(self._store, self._clock, name, before, after, self.home):
             return False
         self._row = msgspec.structs.replace(after, token=follow(before.token if before else None, name))
         return True
@@ -345,7 +350,9 @@ class Watcher:
 
     async def look_at(self, node: str) -> LeaseRow | None:
         row = await read_lease(self._store, node, self._home)
-        if row is not None:
+        if row is None:
+            self._sightings.pop(node, None)
+        else:
             self._sightings[node] = sighted(self._sightings.get(node), row, self._clock.elapsed_s())
             if row.state is not Row.LIVE:
                 self._over.add((node, row.incarnation))
@@ -378,12 +385,10 @@ class Watcher:
         if seen is None or node not in self.silent():
             return False
         name = new_name(self._random)
-        ended: dict[str, Value] = {"state": Row.ENDED.value}
-        if not await change_lease(self._store, self._clock, name, seen.row, node, ended, self._home):
+        row = msgspec.structs.replace(seen.row, state=Row.ENDED, token=follow(seen.row.token, name))
+        if not await change_lease(self._store, self._clock, name, seen.row, row, self._home):
             await self.look_at(node)
             return False
-        token = follow(seen.row.token, name)
-        row = msgspec.structs.replace(seen.row, state=Row.ENDED, token=token)
         self._sightings[node] = Sighting(row, self._clock.elapsed_s())
         self._over.add((node, row.incarnation))
         self.ended += 1
@@ -395,7 +400,7 @@ class Watcher:
         if (node, incarnation) in self._over:
             return True
         row = await self.look_at(node)
-        if row is not None and (row.incarnation != incarnation or row.state is not Row.LIVE):
+        over = not self._home if row is None else row.incarnation != incarnation or row.state is not Row.LIVE
+        if over:
             self._over.add((node, incarnation))
-            return True
-        return False
+        return over

@@ -54,6 +54,9 @@ _PYTHON: Final = {
 }
 
 
+_SIMPLE: Final = (Type.TEXT, Type.BLOB, Type.INT, Type.BOOL)  # a value of the right Python type is a good one
+
+
 class RowCodec:
     """Encodes the columns (or the static columns) of one table."""
 
@@ -72,6 +75,7 @@ class RowCodec:
         self._scanners: dict[tuple[str, ...] | None, Scanner] = {}
         self._wholes: dict[tuple[str, ...] | None, Callable[[bytes, int], dict[str, Value]]] = {}
         self.whole: Final = self._compile_encoder() if columns else _never_whole
+        self.simple: Final = frozenset(column.name for column in columns if column.type in _SIMPLE)
         self._pieces = self._compile_decoder()
 
     # ---- to bytes
@@ -101,6 +105,30 @@ class RowCodec:
             parts.append(_CELL.pack(at, timestamp_us, rank, expiry_us, len(value)))
             parts.append(value)
         return b"".join(parts)
+
+    def anew(self, values: Values, timestamp_us: int) -> bytes | None:
+        """The record of a row that has these values, written together, and no others. None: they are wrong, or not so
+        simple."""
+        if not values.keys() <= self.simple:
+            return None
+        if len(values) == len(self.columns):
+            return self.whole(values, timestamp_us, 0)
+        parts = [b"\x02"]
+        try:
+            for at, column in enumerate(self.columns):
+                if column.name in values:
+                    data = encode_value(column, values[column.name])
+                    parts.append(_CELL.pack(at, timestamp_us, PLAIN, 0, len(data)))
+                    parts.append(data)
+        except Invalid:
+            return None
+        return b"".join(parts)
+
+    def lasts(self, record: bytes) -> bool:
+        """Will it be the same later: does nothing in it expire, is nothing in it deleted?"""
+        if record[0] == IN_CELLS:
+            return all(cell[1] == PLAIN for cell in _parse_cells(record).values())
+        return record[0] == WHOLE
 
     def _whole_of(self, cells: Cells, first: Cell) -> bytes:
         head = (
@@ -263,11 +291,12 @@ def scan(items, cut, limit, now_us):
             if run:
                 keys, records = zip(*run)
                 made = joined(records) if alike else None
-                if made is None:
-                    alike = False
+                exist = alike = made is not None  # whole rows without an end
+                if not exist:
                     made = [{self._literal(wanted, "9")} if not value[0] else live(value, now_us, wanted)
                             for value in records]
-                if all(made):
+                    exist = all(made)
+                if exist:
                     rows += map(Row, split(keys, cut), made)
                 else:  # rows that do not exist, or of which no column is wanted
                     rows += [Row(key, values) for key, values in zip(split(keys, cut), made) if values is not None]
@@ -305,7 +334,7 @@ def scan(items, cut, limit, now_us):
         source = f"""
 def joined(records):
     size = len(records[0])
-    if size > {JOINED_BYTES} or len(set(map(len, records))) > 1:
+    if size > {JOINED_BYTES} or [*map(len, records)].count(size) < len(records):
         return None
     run = b"".join(records)
     if run[::size].strip(ZERO):

@@ -198,7 +198,7 @@ TIMED_MOVED: Final = Table(
     name="timed_moved",
     doc="Where a scheduled message is whose due was changed, by its id.",
     partition=_columns(queue=Type.TEXT, generation=Type.INT, id=Type.TIMEUUID),
-    columns=_columns(position=Type.TIMEUUID, before=Type.TIMEUUID, number=Type.INT),
+    columns=_columns(position=Type.TIMEUUID, before=Type.TIMEUUID),
 )
 
 _extent_columns = _columns(state=Type.TEXT, end=Type.INT, record=Type.TEXT, token=Type.TEXT)

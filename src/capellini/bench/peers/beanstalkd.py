@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import greenstalk
 
-from capellini.bench.peers.peer import Got, Lane, Server, accepts, find, free_port
+from capellini.bench.peers.peer import Got, Lane, Server, accepts, find, free_port, said
 
 TIME_TO_RUN_S: Final = 600  # nothing comes back by itself while it is measured
 WAIT_S: Final = 1  # it knows whole seconds only
@@ -21,6 +21,7 @@ class Beanstalkd(Server):
     label = "beanstalkd"
     says = "beanstalkd -f0 (fsync at every write), greenstalk, one message a call"
     lacks: Mapping[str, str] = {"groups": "a job goes to one tube and one worker"}
+    most_batch = 1
     about_per_s = 2_000
     sync_ms = 0
     port = 0
@@ -33,6 +34,9 @@ class Beanstalkd(Server):
         where = ["-l", "127.0.0.1", "-p", str(self.port), "-b", str(log), "-z", str(MOST_BODY_BYTES)]
         self.spawn([program, *where, f"-f{self.sync_ms}"])
         self.until(lambda: accepts(self.port))
+
+    def version(self) -> str:
+        return said(find("beanstalkd", "beanstalkd"), "-v").split()[-1]
 
     @property
     def address(self) -> str:

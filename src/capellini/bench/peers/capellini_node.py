@@ -8,9 +8,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,8 +42,13 @@ class Capellini(Server):
     def start(self) -> None:
         self.port = self.port or free_port()
         arguments = ["--store", self.store, "--listen", f"127.0.0.1:{self.port}", *self.more]
-        self.spawn([sys.executable, "-c", MAIN, "serve", *arguments, "--log-level", "warning"])
+        # Compiled once and kept, as an installed program is, whatever this shell says.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        self.spawn([sys.executable, "-c", MAIN, "serve", *arguments, "--log-level", "warning"], env=environment)
         self.until(lambda: accepts(self.port))
+
+    def version(self) -> str:
+        return version("capellini")
 
     @property
     def address(self) -> str:
@@ -59,6 +66,22 @@ class Capellini(Server):
                 await client.create_queue(queue, kind)
 
         asyncio.run(create())
+
+
+class CapelliniFolder(Capellini):
+    """Without a node: the process that opens the folder works it."""
+
+    label = "Capellini (embedded)"
+    says = "no server: AsyncClient on a folder, fsync before every answer"
+    lacks: Mapping[str, str] = {"recovery": "it has no process of its own"}
+    embedded = True
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    @property
+    def address(self) -> str:
+        return self.store
 
 
 class CapelliniLane(AsyncLane):

@@ -17,6 +17,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ UP_WITHIN_S: Final = 60.0  # a loaded machine takes its time
 DOWN_WITHIN_S: Final = 20.0
 INSTALL_WITHIN_S: Final = 300.0
 _updated: list[bool] = []  # apt-get update was run by this process
+_installing = threading.Lock()  # apt-get knows one at a time
 
 Got = tuple[bytes, Any]  # a body, and what `ack` needs
 
@@ -44,7 +46,10 @@ class Server(ABC):
     says: str  # how it is set up and used, for the figure's detail
     label: str = ""  # its name in tables, if it is not `name`
     durable: str = ""  # what is safe when a put is confirmed; empty: it is on the disk, by fsync
-    lacks: Mapping[str, str] = {}  # "delays", "groups": why not
+    lacks: Mapping[str, str] = {}  # "delays", "groups", "backlog", "recovery": why not
+    most_batch: int = 1_000_000  # messages of a call
+    layouts: Sequence[str] = ()  # ways to lay out a queue, where there are several: the faster one counts
+    layout: str = ""  # the one in use
     about_per_s: int = 5_000  # whole lives in batches on two cores, roughly: it sizes the first run alone
     embedded: bool = False  # no process of its own: what it uses, its callers use
 
@@ -72,6 +77,14 @@ class Server(ABC):
     def fresh_groups(self, queue: str, groups: Sequence[str]) -> None:
         """The same, where each of some groups gets every message."""
         raise NotImplementedError(f"{self.name} says in `lacks` that it has no groups, or makes them here")
+
+    def queue(self, name: str) -> str:
+        """What a queue of that name is called here."""
+        return f"{self.layout}_{name}" if self.layout else name
+
+    def version(self) -> str:
+        """Of the server, for the page; it is there."""
+        return ""
 
     @property
     def pid(self) -> int:
@@ -170,7 +183,8 @@ def find(program: str, package: str, places: Sequence[str] = ()) -> str:
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", *places])
     found = shutil.which(program, path=path)
     if found is None:
-        _install(package)
+        with _installing:
+            _install(package)
         found = shutil.which(program, path=path)
     if found is None:
         raise Missing(f"{program} is not installed (Debian's package is {package})")
@@ -196,6 +210,11 @@ def _install(package: str) -> None:
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             raise Missing(f"{package} could not be installed: {' '.join(last)}")
     _updated.append(True)
+
+
+def said(*command: str) -> str:
+    """What a program answers, such as its version."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=UP_WITHIN_S).stdout.strip()
 
 
 def free_port() -> int:

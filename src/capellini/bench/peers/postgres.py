@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import psycopg
 
-from capellini.bench.peers.peer import Got, Lane, Missing, Server, accepts, find, free_port
+from capellini.bench.peers.peer import Got, Lane, Missing, Server, accepts, find, free_port, said
 
 USER: Final = "postgres"  # it refuses to run as root
 PLACES: Final = tuple(str(each) for each in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))
@@ -60,6 +60,7 @@ class Postgres(Server):
     name = "postgres"
     label = "PostgreSQL"
     says = "PostgreSQL, SKIP LOCKED as pgmq, logged tables, synchronous_commit on, psycopg with binary parameters"
+    layouts = tuple(LAYOUTS)
     about_per_s = 20_000
     port = 0
 
@@ -97,6 +98,9 @@ class Postgres(Server):
         except psycopg.OperationalError:  # it is starting up
             return False
         return True
+
+    def version(self) -> str:
+        return said(find("postgres", "postgresql", PLACES), "--version").split()[2]
 
     @property
     def address(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import redis
 
-from capellini.bench.peers.peer import Got, Lane, Server, accepts, find, free_port
+from capellini.bench.peers.peer import Got, Lane, Server, accepts, find, free_port, said
 
 GROUP: Final = "group"
 BLOCK_MS: Final = 100
@@ -48,6 +48,9 @@ class Redis(Server):
         finally:
             client.close()
         return True
+
+    def version(self) -> str:
+        return said(find("redis-server", "redis-server"), "--version").partition("v=")[2].split()[0]
 
     @property
     def address(self) -> str:

@@ -38,26 +38,27 @@ _SCHEMA: Final = pa.schema(
 WINDOWS: Final = "node string, incarnation string, first bigint, count bigint, after_s double, before_s double"
 
 
-def digest_of(rows: DataFrame, numbers: bool = True) -> DataFrame:
-    """`numbers` False: the rows were told of before, and their numbers are known."""
+def digest_of(rows: DataFrame) -> DataFrame:
+    """Rows whose numbers are not above 0 were told before (days.py): their numbers count no more."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         held: list[Any] = []
         for batch in batches:
             held.append(batch)
             if sum(each.num_rows for each in held) >= CHUNK_ROWS:
-                yield from _digested(pa.Table.from_batches(held), numbers)
+                yield from _digested(pa.Table.from_batches(held))
                 held = []
         if held:
-            yield from _digested(pa.Table.from_batches(held), numbers)
+            yield from _digested(pa.Table.from_batches(held))
 
     return rows.select(*READS).mapInArrow(run, DIGEST)
 
 
-def _digested(chunk: pa.Table, numbers: bool) -> Iterator[pa.RecordBatch]:
+def _digested(chunk: pa.Table) -> Iterator[pa.RecordBatch]:
     yield from _runs(chunk)
-    if numbers:
-        yield from _numbers(chunk)
+    fresh = chunk.filter(pc.greater(chunk["number"], 0))
+    if fresh.num_rows:
+        yield from _numbers(fresh)
 
 
 def _runs(chunk: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -139,6 +140,34 @@ def _grouped(one: pa.ChunkedArray, other: pa.ChunkedArray) -> tuple[Any, list[An
     more, others = _coded(other)
     pairs, group = np.unique(codes.astype(np.int64) * len(others) + more, return_inverse=True)
     return group, [ones[at // len(others)] for at in pairs], [others[at % len(others)] for at in pairs]
+
+
+def numbers_of(digest: DataFrame) -> DataFrame:
+    """The runs of numbers that were heard, neighbours joined: what the audit of a later day needs of this one."""
+
+    def merged(table: pa.Table) -> pa.Table:
+        first, count, from_s, to_s = (_numpy(table[name]) for name in ("first", "count", "from_s", "to_s"))
+        order = np.argsort(first)
+        first, count, from_s, to_s = first[order], count[order], from_s[order], to_s[order]
+        reached = np.maximum.accumulate(first + count)
+        begins = np.flatnonzero(np.concatenate(([True], first[1:] > reached[:-1])))
+        last = np.append(begins[1:], len(first)) - 1
+        size, closed = len(begins), bool(pc.any(table["closed"]).as_py())
+        columns = {
+            "stream": np.full(size, NUMBERS, dtype=np.int32),
+            "a": [table["a"][0].as_py()] * size,
+            "b": [table["b"][0].as_py()] * size,
+            "block": np.zeros(size, dtype=np.int64),
+            "first": first[begins],
+            "count": reached[last] - first[begins],
+            "from_s": from_s[begins],
+            "to_s": np.maximum.reduceat(to_s, begins),
+            "closed": [closed] * size,
+            "rows": np.zeros(size, dtype=np.int64),
+        }
+        return pa.Table.from_batches(_table(columns, size), _SCHEMA)
+
+    return digest.where(f"stream = {NUMBERS}").groupBy("a", "b").applyInArrow(merged, DIGEST)
 
 
 def windows_of(digest: DataFrame) -> DataFrame:

@@ -66,28 +66,32 @@ def split(runs: Runs) -> tuple[Any, Runs]:
 
 
 class Judged(NamedTuple):
-    """Of one block: how many lives there are, how many of them plain, and the others as (first, count)."""
+    """Of one block: how many lives there are, how many of them plain; and as (first, count) those that were acked
+    plainly, those that ended without a delivery, and the others, which are suspects."""
 
     lives: int
     plain: int
-    first: Any
-    count: Any
+    acked: tuple[Any, Any]
+    ended: tuple[Any, Any]
+    suspects: tuple[Any, Any]
 
 
 def judged(block: int, column: Any, version: Any, first: Any, count: Any) -> Judged:
-    """The lives of one block."""
+    """The lives of one block. What an earlier audit settled, and what nothing was told of since, counts no more."""
     counts = [_times(block, first, count, column == each, 1) for each in range(OTHER + 1)]
     versions = {each: _times(block, first, count, column == each, version) for each in (TAKEN, DONE)}
     put, taken, done, ended, void, past, other = counts
     nothing = (taken == 0) & (done == 0) & (other == 0)
     whole = (put == 1) & (taken == 1) & (done == 1) & (versions[TAKEN] == 1) & (versions[DONE] == 1)
-    plain = whole & (ended == 0) & (void == 0) & (past == 0) & (other == 0)
-    plain |= nothing & (put == 1) & (ended == 1) & (void == 0) & (past == 0)
-    plain |= nothing & (put == 0) & (ended == 0) & (void == 0) & (past == 1)
+    acked = whole & (ended == 0) & (void == 0) & (past == 0) & (other == 0)
+    dropped = nothing & (put == 1) & (ended == 1) & (void == 0) & (past == 0)
+    over = nothing & (ended == 0) & (past > 0)
     never = nothing & (put == 0) & (ended == 0) & (past == 0)  # no message: at most a voided id
-    suspects = ~plain & ~never
-    begins, ends = _stretches(suspects)
-    return Judged(int((~never).sum()), int(plain.sum()), begins + block * BLOCK, ends - begins)
+    plain, known = acked | dropped, over | never
+    return Judged(
+        int((~known).sum()), int(plain.sum()), _stretches(acked, block), _stretches(dropped, block),
+        _stretches(~plain & ~known, block),
+    )  # fmt: skip
 
 
 def _times(block: int, first: Any, count: Any, chosen: Any, weight: Any) -> Any:
@@ -98,9 +102,10 @@ def _times(block: int, first: Any, count: Any, chosen: Any, weight: Any) -> Any:
     return np.cumsum(change)[:BLOCK].astype(np.int64)
 
 
-def _stretches(mask: Any) -> tuple[Any, Any]:
+def _stretches(mask: Any, block: int) -> tuple[Any, Any]:
     edges = np.diff(np.concatenate(([0], mask.astype(np.int8), [0])))
-    return np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    return begins + block * BLOCK, ends - begins
 
 
 def overlaps(first: Any, count: Any, starts: Any, ends: Any) -> tuple[Any, Any]:

@@ -41,6 +41,7 @@ PROMISES: Final = {"lost": 1, "two_holders": 2, "delivered_again": 3, "stale_rec
 REMARKS: Final = ("late", "stuck", "dead", "unknown")
 FAULTS: Final = (*PROMISES, *REMARKS)
 SETTLED: Final = "settled"  # told by an earlier audit: this life was over, with that version
+NO_VERSION: Final = 2**31 - 1  # of a life that ended without an ack: no delivery is wrong after that
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +65,11 @@ class Window(msgspec.Struct, frozen=True):
     count: int  # 0: nobody knows; it left no closing record
     after_s: float
     before_s: float
+
+    @property
+    def ends(self) -> bool:
+        """False: it is what an incarnation may have done after its last event."""
+        return self.before_s < float("inf")
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -102,6 +108,15 @@ def judge(
     found += [Finding("dead", each.at, f"to {each.detail}" if each.detail else "to dead letters") for each in events if
               each.kind == Kind.DEAD][:1]  # fmt: skip
     return found
+
+
+def over(told: Iterable[Told], purged: bool = False) -> int | None:
+    """The version with which a life is over; None: it goes on. What comes later is held against it."""
+    events = list(told)
+    kinds = {each.kind for each in events}
+    if kinds & {Kind.ACKED, SETTLED}:
+        return max(each.version for each in events)
+    return NO_VERSION if purged or kinds & ENDS else None
 
 
 def _holders(taken: Sequence[Told], leased: bool) -> list[Finding]:

@@ -1,28 +1,35 @@
-"""`archive`: a log queue into tables by queue and day, each message exactly once.
+"""`archive`: a log queue, or the journal, into tables by queue and day, each message exactly once.
 
     queue ──▶ micro-batches ──▶ Delta     a batch is one transaction, named by query and number: known if it comes again
                             ──▶ Parquet   PATH/queue=…/day=…/batch=…/: a batch that comes again replaces its own folders
 
-    columns   extent number put_at body attributes · queue day (and batch)
+    columns   of messages     generation extent number put_at body attributes · queue day (and batch)
+              of the journal  its events (journal/columns.py), stored_at · day (and batch)
 
-Work and timed queues have no positions to go on from: `snapshot` writes what is in them now, as of one day and time.
+Work and timed queues have no positions to go on from. With their option journal=bodies each message that was put is in
+a log queue of the nodes' own as well (node/bodies.py), from which it is archived exactly once; without, `snapshot`
+writes what is in them now, as of one day and time.
 Retention drops whole days; compaction makes large files of small ones, and is Delta's.
+
+What an archive is of is written down in it (NOTE): it does not become another's target.
 """
 
 from __future__ import annotations
 
 import datetime
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from capellini.model.errors import Invalid, WrongKind
+from capellini.model.errors import Conflict, Invalid, WrongKind
+from capellini.model.options import BODIES, INTERNAL, JOURNAL, WITH_BODIES
+from capellini.node.bodies import GENERATION, ID, OF
 from capellini.pipeline.jobs.load import record_of
-from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run
-from capellini.pipeline.source.asking import FAIL, MAX_ROWS
+from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run, silent
+from capellini.pipeline.source.asking import EVENTS, FAIL
 from capellini.pipeline.source.data import register
 
 if TYPE_CHECKING:
@@ -30,7 +37,9 @@ if TYPE_CHECKING:
 
 FORMS: Final = ("parquet", "delta")
 COLUMNS: Final = "queue,generation,extent,number,put_at,body,attributes"
-QUERY: Final = "sql.streaming.queryId"
+NOTE: Final = "_capellini.json"  # Spark passes over names that begin so
+MESSAGES, SNAPSHOTS = "messages", "snapshots"
+BY: Final = {MESSAGES: ("queue", "day"), EVENTS: ("day",), SNAPSHOTS: ("queue", "taken_at")}
 
 
 class Archive(msgspec.Struct, frozen=True):
@@ -41,56 +50,95 @@ class Archive(msgspec.Struct, frozen=True):
     form: str = "parquet"
     once: bool = True
     missing: str = FAIL
-    max_rows: int = MAX_ROWS
+    max_rows: int | None = None  # None: as the source has it
     task_rows: int | None = None
     reads_per_s: float | None = None
 
 
-def archive(spark: SparkSession, wanted: Archive, say: Say = lambda rows: None) -> Summary:
+def archive(spark: SparkSession, wanted: Archive, say: Say = silent) -> Summary:
     """Raises Invalid, NotFound, WrongKind, Unavailable (retention was faster), or what Spark says."""
     record = record_of(wanted.at, wanted.queue)
-    if record.kind != "log":
-        raise WrongKind(f"{wanted.queue} is a {record.kind} queue: take a snapshot of it instead")
+    if record.kind != "log" and record.options.journal != WITH_BODIES:
+        raise WrongKind(
+            f"{wanted.queue} is a {record.kind} queue: take a snapshot of it, or set its option journal=bodies, with "
+            "which what is put from then on is archived exactly once"
+        )
     if wanted.form not in FORMS:
         raise Invalid(f"{wanted.form!r} is no form of an archive: use {', '.join(FORMS)}")
-    claim(
+    of = EVENTS if wanted.queue == JOURNAL else MESSAGES
+    name = claim(
         wanted.checkpoint,
         {"job": "archive", "queue": wanted.queue, "generation": record.generation, "path": wanted.path,
          "form": wanted.form},
     )  # fmt: skip
+    _mark(wanted.path, of, wanted.form)
     register(spark)
-    options = {
-        "at": wanted.at, "queue": wanted.queue, "columns": COLUMNS, "missing": wanted.missing,
-        "max_rows": str(wanted.max_rows),
-    }  # fmt: skip
-    if wanted.task_rows is not None:
-        options["task_rows"] = str(wanted.task_rows)
-    if wanted.reads_per_s is not None:
-        options["reads_per_s"] = repr(wanted.reads_per_s)
+    source = wanted.queue if record.kind == "log" else BODIES
+    options = {"at": wanted.at, "queue": source, "missing": wanted.missing}
+    options |= {"read": EVENTS, "columns": "*"} if of == EVENTS else {"columns": COLUMNS}
+    told = {"max_rows": wanted.max_rows, "task_rows": wanted.task_rows, "reads_per_s": wanted.reads_per_s}
+    options |= {name: repr(value) for name, value in told.items() if value is not None}
     with plainly():
         rows = spark.readStream.format("capellini").options(**options).load()
-    dated = rows.selectExpr("*", "date_format(put_at, 'yyyy-MM-dd') AS day")
-    return run(spark, dated.writeStream.foreachBatch(_writing(wanted)), wanted.checkpoint, wanted.once, say)
+    if source == BODIES:
+        rows = _put_into(rows, wanted.queue, record.generation)
+    stored = "stored_at" if of == EVENTS else "put_at"
+    dated = rows.selectExpr("*", f"date_format({stored}, 'yyyy-MM-dd') AS day")
+    writer = dated.writeStream.foreachBatch(_writing(wanted, BY[of], name))
+    return run(spark, writer, wanted.checkpoint, wanted.once, say)
 
 
-def _writing(wanted: Archive) -> Callable[[DataFrame, int], None]:
+def _put_into(rows: DataFrame, queue: str, generation: int) -> DataFrame:
+    """The messages of one queue, of those that nodes told with their bodies."""
+    from pyspark.sql import functions as f
+
+    of = rows.where((f.col(f"attributes.`{OF}`") == queue) & (f.col(f"attributes.`{GENERATION}`") == str(generation)))
+    own = f"map_filter(attributes, (name, value) -> NOT startswith(name, '{INTERNAL}'))"
+    return of.select(
+        f.lit(queue).alias("queue"), f.lit(generation).cast("bigint").alias("generation"),
+        f.col(f"attributes.`{ID}`").alias("id"), "put_at", "body", f.expr(own).alias("attributes"),
+    )  # fmt: skip
+
+
+def _mark(path: str, of: str, form: str) -> None:
+    """Raises Conflict when something else is there. Only for folders of this machine."""
+    if "://" in path:
+        return
+    place = Path(path)
+    note = place / NOTE
+    mine = {"archive": of, "form": form}
+    if note.exists():
+        there = msgspec.json.decode(note.read_bytes())
+        if there != mine:
+            other = f"{there.get('archive')} in {there.get('form')}"
+            raise Conflict(f"{path} is an archive of {other}: name another folder")
+        return
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise Conflict(f"{path} is there already, and is no archive: name another folder")
+    place.mkdir(parents=True, exist_ok=True)
+    fresh = note.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(mine))
+    fresh.replace(note)
+
+
+def _writing(wanted: Archive, by: Sequence[str], query: str) -> Callable[[DataFrame, int], None]:
+    """`query`: a name that this archiving has for ever; with the number of a batch it is the batch's."""
+
     def write(rows: DataFrame, number: int) -> None:
-        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY)
-        if not query:
-            raise Invalid("Spark does not say which query this batch is of: nothing was written")
         if wanted.form == "delta":
             known = {"txnAppId": query, "txnVersion": str(number)}
-            rows.write.format("delta").mode("append").partitionBy("queue", "day").options(**known).save(wanted.path)
+            rows.write.format("delta").mode("append").partitionBy(*by).options(**known).save(wanted.path)
             return
         named = rows.selectExpr("*", f"'{query}-{number:08d}' AS batch")
         replace: dict[str, Any] = {"partitionOverwriteMode": "dynamic"}
-        named.write.mode("overwrite").partitionBy("queue", "day", "batch").options(**replace).parquet(wanted.path)
+        named.write.mode("overwrite").partitionBy(*by, "batch").options(**replace).parquet(wanted.path)
 
     return write
 
 
 def snapshot(spark: SparkSession, wanted: Archive) -> int:
     """What is in a queue of any kind now, as one more part of the archive: PATH/queue=…/taken_at=…; how many."""
+    _mark(wanted.path, SNAPSHOTS, wanted.form)
     register(spark)
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     options = {"at": wanted.at, "queue": wanted.queue, "columns": "*"}
@@ -98,7 +146,7 @@ def snapshot(spark: SparkSession, wanted: Archive) -> int:
         options["reads_per_s"] = repr(wanted.reads_per_s)
     with plainly():
         rows = spark.read.format("capellini").options(**options).load().selectExpr("*", f"'{now}' AS taken_at")
-        rows.write.format(wanted.form).mode("append").partitionBy("queue", "taken_at").save(wanted.path)
+        rows.write.format(wanted.form).mode("append").partitionBy(*BY[SNAPSHOTS]).save(wanted.path)
         taken = spark.read.format(wanted.form).load(wanted.path)
         return int(taken.where(f"queue = '{wanted.queue}' AND taken_at = '{now}'").count())
 
@@ -121,7 +169,7 @@ def drop_days(spark: SparkSession, path: str, before: datetime.date) -> list[str
             spark.sql(f"DELETE FROM delta.`{path}` WHERE day < '{before}'")
         return sorted(days)
     gone = []
-    for folder in sorted(Path(path).glob("queue=*/day=*")):
+    for folder in sorted((*Path(path).glob("queue=*/day=*"), *Path(path).glob("day=*"))):
         if folder.name.removeprefix("day=") < before.isoformat():
             shutil.rmtree(folder)
             gone.append(folder.name.removeprefix("day="))

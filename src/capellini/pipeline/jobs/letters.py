@@ -4,13 +4,17 @@
 
 The shape of a JSON object is the names of its fields; of anything else its beginning, with numbers made alike. Letters
 of one bug mostly share it.
+
+`redrive` moves chosen letters back to where they came from, each once: run again it finds those that are left.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from pyspark.sql import functions as f
 
 from capellini.model.errors import Invalid
 from capellini.pipeline.jobs.load import record_of
@@ -24,6 +28,8 @@ SHAPE_CHARS: Final = 40  # of a body that is no JSON
 SAMPLE_CHARS: Final = 200
 SAMPLES: Final = 3
 BY: Final = ("origin", "shape", "attributes")
+REDRIVE_TASKS: Final = 4  # they move side by side; a queue's buckets bear no more
+REDRIVE_NEAR: Final = 1_000  # neighbours go together: they share compare-and-sets
 
 
 class Letters(msgspec.Struct, frozen=True):
@@ -33,6 +39,7 @@ class Letters(msgspec.Struct, frozen=True):
     queue: str
     by: tuple[str, ...] = BY
     ignore: tuple[str, ...] = ()  # attributes that tell nothing, as request ids
+    where: str = ""  # SQL over id, put_at, text, attributes (as JSON), deliveries, origin, shape: only those
     top: int = 20
     reads_per_s: float | None = None
 
@@ -47,6 +54,37 @@ def groups(spark: SparkSession, wanted: Letters) -> DataFrame:
     """The biggest groups: count, the columns of `by`, first_at, last_at, deliveries, samples. Raises Invalid."""
     if wrong := [name for name in wanted.by if name not in BY]:
         raise Invalid(f"letters cannot be grouped by {wrong[0]!r}: use {', '.join(BY)}")
+    with plainly():
+        return grouped(described(_letters(spark, wanted), wanted), wanted)
+
+
+def redrive(spark: SparkSession, wanted: Letters) -> int:
+    """Moves the letters that `where` chooses back to where they came from; how many."""
+    at = wanted.at
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        from capellini.client.connecting import connect
+
+        with connect(at) as client:
+            for batch in batches:
+                ids: dict[str, list[str]] = {}
+                for origin, id in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                    ids.setdefault(origin, []).append(id)
+                moved = [client.redrive(origin, ids=some) for origin, some in ids.items()]
+                yield pa.RecordBatch.from_pydict({"moved": pa.array(moved, pa.int64())})
+
+    with plainly():
+        chosen = described(_letters(spark, wanted), wanted).select("origin", "id")
+        near = chosen.repartition(REDRIVE_TASKS, f.expr(f"bigint(id) div {REDRIVE_NEAR}")).sortWithinPartitions(
+            f.expr("bigint(id)")
+        )
+        row = near.mapInArrow(run, "moved bigint").selectExpr("coalesce(sum(moved), 0L)").first()
+        return int(row[0]) if row is not None else 0
+
+
+def _letters(spark: SparkSession, wanted: Letters) -> DataFrame:
     register(spark)
     options = {
         "at": wanted.at, "queue": letters_of(wanted.at, wanted.queue),
@@ -54,14 +92,11 @@ def groups(spark: SparkSession, wanted: Letters) -> DataFrame:
     }  # fmt: skip
     if wanted.reads_per_s is not None:
         options["reads_per_s"] = repr(wanted.reads_per_s)
-    with plainly():
-        rows = spark.read.format("capellini").options(**options).load()
-        return grouped(rows, wanted)
+    return spark.read.format("capellini").options(**options).load()
 
 
-def grouped(rows: DataFrame, wanted: Letters) -> DataFrame:
-    from pyspark.sql import functions as f
-
+def described(rows: DataFrame, wanted: Letters) -> DataFrame:
+    """Each letter with its origin, shape and attributes; only those that `where` chooses."""
     keys = "json_object_keys(text)"  # null where it is no object
     plain = f"regexp_replace(substr(text, 1, {SHAPE_CHARS}), '[0-9]+', 'N')"
     named = f"concat('{{', concat_ws(', ', array_sort({keys})), '}}')"
@@ -78,6 +113,10 @@ def grouped(rows: DataFrame, wanted: Letters) -> DataFrame:
             ),
         )
     )
+    return told.where(wanted.where) if wanted.where else told
+
+
+def grouped(told: DataFrame, wanted: Letters) -> DataFrame:
     samples = f"slice(collect_list(struct(id, substr(text, 1, {SAMPLE_CHARS}) AS body)), 1, {SAMPLES}) AS samples"
     return (
         told.groupBy(*wanted.by)

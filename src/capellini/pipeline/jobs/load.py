@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from capellini.model.errors import Conflict, Invalid, NotFound
-from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run
+from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run, silent
 from capellini.pipeline.source.data import register
 from capellini.pipeline.source.reach import Record, reached
 
@@ -44,20 +44,23 @@ class Load(msgspec.Struct, frozen=True):
     per_s: float | None = None
 
 
-def load(spark: SparkSession, wanted: Load, say: Say = lambda rows: None) -> Summary:
+def load(spark: SparkSession, wanted: Load, say: Say = silent) -> Summary:
     """Raises Invalid, NotFound, WrongKind, or what putting raises."""
     record = record_of(wanted.at, wanted.queue)
     form = wanted.form or form_of(wanted.path)
     if form not in FORMS:
         raise Invalid(f"{form!r} is no form of files: use {', '.join(FORMS)}")
+    register(spark)
+    with plainly():
+        files = _files(spark, wanted.path, form, bool(wanted.body))
+    # The columns, too: of a batch that comes again the same messages must come.
     claim(
         wanted.checkpoint,
         {"job": "load", "path": wanted.path, "queue": wanted.queue, "generation": record.generation, "form": form,
-         "body": wanted.body, "paced": wanted.per_s is not None},
+         "body": wanted.body, "columns": files.schema.simpleString(), "paced": wanted.per_s is not None},
     )  # fmt: skip
-    register(spark)
     with plainly():
-        rows = _messages(_files(spark, wanted.path, form, bool(wanted.body)), form, wanted.body, record.kind)
+        rows = _messages(files, form, wanted.body, record.kind)
     return run(spark, sink(rows, wanted.at, wanted.queue, wanted.per_s), wanted.checkpoint, wanted.once, say)
 
 

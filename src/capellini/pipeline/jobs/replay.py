@@ -17,7 +17,7 @@ import msgspec
 from capellini.model.errors import Invalid, NotFound
 from capellini.pipeline.jobs.archive import form_of
 from capellini.pipeline.jobs.load import BATCH_BYTES, record_of, sink
-from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run
+from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run, silent
 from capellini.pipeline.source.asking import MAX_ROWS
 from capellini.pipeline.source.data import register
 
@@ -53,7 +53,7 @@ def counted(spark: SparkSession, wanted: Replay) -> DataFrame:
         ).orderBy("queue", "day")  # fmt: skip
 
 
-def replay(spark: SparkSession, wanted: Replay, say: Say = lambda rows: None) -> Summary:
+def replay(spark: SparkSession, wanted: Replay, say: Say = silent) -> Summary:
     """Raises Invalid, NotFound, or what putting raises."""
     _check(wanted)
     record = record_of(wanted.at, wanted.queue)

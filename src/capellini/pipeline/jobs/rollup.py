@@ -1,7 +1,8 @@
 """`rollup`: what all counters say, once an hour, as tables by hour and by day.
 
-    counters (a row for each shard) ──▶ by name: shards that the tally has not, and the tally, merged ──▶ PATH/hour=…/
-    hours of a day ──▶ the last of each counter ──▶ `daily`
+    counters (a row for each shard) ──▶ by name: shards that the tally has not, and the tally, merged
+                                                                    ──▶ PATH/hourly/hour=…/
+    hours of a day ──▶ the last of each counter                     ──▶ PATH/daily/day=…/
 
 Each counter is merged by its own state, as a read does it: exact kinds exactly. Sketches lie in the column `sketch` as
 Spark's own functions read them, so that distinct counts of many counters are merged by Spark
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 ROLLED: Final = "name string, kind string, value string, sketch binary, shards bigint"
 COLLECTED: Final = "name string, collected bigint, deferred string"
+HOURLY, DAILY = "hourly", "daily"
 COLLECT_TASKS: Final = 16
 
 
@@ -77,23 +79,32 @@ def rollup(spark: SparkSession, wanted: Rollup) -> int:
     hour = wanted.hour or datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H")
     with plainly():
         rows = merged(counters(spark, wanted.at, wanted.reads_per_s)).selectExpr("*", f"'{hour}' AS hour")
-        replace: dict[str, Any] = {"partitionOverwriteMode": "dynamic"}
-        rows.write.mode("overwrite").partitionBy("hour").options(**replace).parquet(wanted.path)
+        _replaced(rows, "hour", f"{wanted.path}/{HOURLY}")
+        _replaced(_last_of(spark, wanted.path, hour[:10]), "day", f"{wanted.path}/{DAILY}")
         return int(hourly(spark, wanted.path).where(f"hour = '{hour}'").count())
 
 
+def _replaced(rows: DataFrame, by: str, path: str) -> None:
+    replace: dict[str, Any] = {"partitionOverwriteMode": "dynamic"}
+    rows.write.mode("overwrite").partitionBy(by).options(**replace).parquet(path)
+
+
 def hourly(spark: SparkSession, path: str) -> DataFrame:
-    schema = f"{ROLLED}, hour string"
-    return spark.read.schema(schema).parquet(path)
+    return spark.read.schema(f"{ROLLED}, hour string").parquet(f"{path}/{HOURLY}")
 
 
 def daily(spark: SparkSession, path: str) -> DataFrame:
     """The last of each counter on each day."""
-    last = "max_by(struct(kind, value, sketch, shards, hour), hour) AS last"
-    days = hourly(spark, path).selectExpr("*", "substr(hour, 1, 10) AS day")
+    return spark.read.schema(f"{ROLLED}, hour string, day string").parquet(f"{path}/{DAILY}")
+
+
+def _last_of(spark: SparkSession, path: str, day: str) -> DataFrame:
     from pyspark.sql import functions as f
 
-    return days.groupBy("name", "day").agg(f.expr(last)).selectExpr("name", "day", "last.*")
+    last = "max_by(struct(kind, value, sketch, shards, hour), hour) AS last"
+    hours = hourly(spark, path).where(f"startswith(hour, '{day}T')")
+    found = hours.groupBy("name").agg(f.expr(last)).selectExpr("name", "last.*", f"'{day}' AS day")
+    return found.select("name", "kind", "value", "sketch", "shards", "hour", "day")
 
 
 def collect(spark: SparkSession, at: str, prefix: str = "") -> DataFrame:

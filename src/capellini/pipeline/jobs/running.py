@@ -11,9 +11,12 @@ down in the checkpoint together with what the job is: a checkpoint is not for an
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,7 +42,11 @@ EVERY_S: Final = 10.0  # between micro-batches of a job that goes on
 FROM_A_TASK: Final = re.compile(r"capellini\.model\.errors\.(\w+): ([^\n]+)")
 PYTHON_ERROR: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit): ")
 
-Say = Callable[[int], None]
+Say = Callable[[int, int | None], None]  # so many more are done; so many are left, where that is known
+
+
+def silent(done: int, left: int | None) -> None:
+    """Nobody looks."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -70,31 +77,34 @@ def cut_as_ever(spark: SparkSession) -> Iterator[None]:
                 spark.conf.set(name, was)
 
 
-def claim(checkpoint: str, what: Mapping[str, Any]) -> None:
-    """The checkpoint is of this job. Raises Conflict when it is another's. Only for folders of this machine: elsewhere
-    it is up to whoever names it."""
+def claim(checkpoint: str, what: Mapping[str, Any]) -> str:
+    """The checkpoint is of this job; a name that this job has for ever. Raises Conflict when it is another's. Only for
+    folders of this machine: elsewhere it is up to whoever names it."""
     if "://" in checkpoint and not checkpoint.startswith("file:"):
-        return
+        return hashlib.blake2b(checkpoint.encode(), digest_size=16).hexdigest()
     folder = Path(checkpoint.removeprefix("file://").removeprefix("file:"))
     note = folder / NOTE
     mine = {**what, "cut": CUT}
     if note.exists():
         there = msgspec.json.decode(note.read_bytes())
+        name = str(there.pop("name", ""))
         if there != msgspec.json.decode(msgspec.json.encode(mine)):
             changed = next(name for name in (*mine, *there) if there.get(name) != mine.get(name))
             raise Conflict(
                 f"checkpoint {checkpoint} is of another job: its {changed} is {there.get(changed)!r}, "
                 f"not {mine.get(changed)!r}. Use another one"
             )
-        return
+        return name
+    name = uuid.uuid4().hex
     folder.mkdir(parents=True, exist_ok=True)
     fresh = note.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(mine))
+    fresh.write_bytes(msgspec.json.encode({**mine, "name": name}))
     fresh.replace(note)
+    return name
 
 
 def run(
-    spark: SparkSession, writer: DataStreamWriter, checkpoint: str, once: bool, say: Say = lambda rows: None
+    spark: SparkSession, writer: DataStreamWriter, checkpoint: str, once: bool, say: Say = silent
 ) -> Summary:
     """Until all that there was at the beginning is done (`once`), or until it is interrupted. Raises what failed."""
     began_s = time.monotonic()
@@ -119,7 +129,16 @@ def _heard(query: StreamingQuery, counts: dict[int, int], say: Say) -> None:
         rows = int(progress.numInputRows)
         if rows and progress.batchId not in counts:
             counts[progress.batchId] = rows
-            say(rows)
+            say(rows, _left(progress.sources))
+
+
+def _left(sources: Sequence[Any]) -> int | None:
+    """Of log queues, whose offsets are numbers of messages."""
+    try:
+        ends, latest = (json.loads(text)["extents"] for text in (sources[0].endOffset, sources[0].latestOffset))
+        return sum(max(0, int(top) - int(ends.get(name, 0))) for name, top in latest.items())
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 @contextmanager

@@ -9,15 +9,14 @@
     first, count   a run of ids, where the queue numbers its messages; null otherwise
     id         a message of a timed queue, as text; null otherwise. The closing record has neither
 
-Read from the messages of the journal queue, which are sheets (queues/journal.py: `batch_of` makes one of them rows,
-`unfolded` a table of them); from the JSON lines that `capellini serve --events file:PATH` writes, from Parquet, or from
-a Delta table, by what the path holds unless told. A line that was cut when its writer died is no event, and a message
-that is no sheet has none: their numbers are missing, and that shows.
+Read from the journal queue itself, whose messages are sheets (queues/journal.py: `batch_of` makes one of them rows);
+from an archive of it, in Parquet or Delta; or from the JSON lines that `capellini serve --events file:PATH` writes. By
+what the path holds unless told. A line that was cut when its writer died is no event: its number is missing, and that
+shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +38,7 @@ LINES: Final = (
     "node string, incarnation string, number bigint, at double, kind string, queue string, generation bigint, "
     "runs array<array<bigint>>, version int, detail string, ids array<string>"
 )
+ADDRESSES: Final = ("http://", "https://", "cassandra://", "rocks:")
 FORMATS: Final = ("json", "parquet", "delta")
 ARROW: Final = pa.schema(
     [("node", pa.string()), ("incarnation", pa.string()), ("number", pa.int64()), ("at", pa.float64()),
@@ -47,8 +47,14 @@ ARROW: Final = pa.schema(
 )  # fmt: skip
 
 
-def read_journal(spark: SparkSession, path: str, form: str | None = None) -> DataFrame:
-    """The journal at a path: a file, or a folder of them. Raises NotFound or Invalid."""
+def read_journal(spark: SparkSession, path: str, form: str | None = None, days: bool = False) -> DataFrame:
+    """The journal at a path: a file, or a folder of them; or that of a store or node, by its address. `days`: with the
+    column `day`, which archives have. Raises NotFound or Invalid."""
+    if is_address(path):
+        from capellini.pipeline.source.data import register
+
+        register(spark)
+        return spark.read.format("capellini").options(at=path, read="journal").load()
     form = form or form_of(path)
     if form not in FORMATS:
         raise Invalid(f"{form!r} is not a form of the journal: use {', '.join(FORMATS)}")
@@ -57,7 +63,12 @@ def read_journal(spark: SparkSession, path: str, form: str | None = None) -> Dat
     frame = spark.read.format(form).load(path)
     if missing := [name for name in COLUMNS if name not in frame.columns]:
         raise Invalid(f"{path} is no journal: it has no column {', '.join(missing)}")
-    return frame.select(*COLUMNS)
+    return frame.select(*COLUMNS, *(("day",) if days and "day" in frame.columns else ()))
+
+
+def is_address(path: str) -> bool:
+    """Of a store or a node, and not a place of files."""
+    return path.startswith(ADDRESSES)
 
 
 def form_of(path: str) -> str:
@@ -154,17 +165,3 @@ def _ids(sheet: Sheet, begins: Any, rows: int) -> pa.Array:
     at = _places(begins + sheet.runs, sheet.ids)
     which[at], none[at] = np.arange(count), False
     return pa.StringArray.from_buffers(count, pa.py_buffer(ends), text).take(pa.array(which, mask=none))
-
-
-def unfolded(messages: DataFrame) -> DataFrame:
-    """The events in messages of the journal queue (a column `body`)."""
-
-    def run(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            for body in batch.column(0).to_pylist():
-                try:
-                    yield batch_of(body)
-                except Invalid:
-                    continue  # no sheet, or one of a later version: what it has is missing
-
-    return messages.select("body").mapInArrow(run, SCHEMA)

@@ -1,18 +1,21 @@
 """The page: plots drawn as SVG in the page itself, tables below them. One file, nothing to fetch, light and dark.
 
     queue ──▶ rates · depth · wait quantiles, one small plot each, hours from left to right
+
+Waits are drawn on a scale of powers of ten: medians of milliseconds and a bad hour's seconds are both to be read.
 """
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from capellini.pipeline.report.tables import QUANTILES, Report
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 420, 180, 52, 26, 14, 10
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 560, 180, 52, 26, 14, 10
+LEAST_S: Final = 1e-4  # waits below that are all alike
 COLOURS: Final = ("#2f6fde", "#d9822b", "#2d9d78", "#b3446c", "#7a5cc9")
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2733; --soft: #6b7886; --line: #d9dfe5; --card: #fff; --page: #f4f6f8 }
@@ -21,7 +24,8 @@ STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 0 auto; padding: 24px;
   max-width: 1340px }
 h1 { font-size: 22px } h2 { font-size: 18px; margin: 32px 0 8px }
-.plots { display: flex; flex-wrap: wrap; gap: 14px }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 14px }
+svg { width: 100%; height: auto; display: block }
 figure, table { background: var(--card); border: 1px solid var(--line); border-radius: 8px; margin: 0 }
 figure { padding: 10px 12px } figcaption { font-weight: 600; margin-bottom: 2px }
 .key { color: var(--soft); font-size: 13px }
@@ -69,29 +73,50 @@ def _queue(queue: str, hours: list[dict[str, Any]], waits: list[dict[str, Any]])
     plots = [
         plot("Messages per second", labels, rates),
         plot("Unfinished at the end of the hour", labels, depth),
-        plot("Put to first delivery, seconds", wait_labels, {n: [r[f"wait_{n}"] for r in waits] for n in names}),
-        plot("Put to ack, seconds", wait_labels, {n: [r[f"life_{n}"] for r in waits] for n in names}),
+        plot("Put to first delivery, seconds", wait_labels, {n: [r[f"wait_{n}"] for r in waits] for n in names}, True),
+        plot("Put to ack, seconds", wait_labels, {n: [r[f"life_{n}"] for r in waits] for n in names}, True),
     ]
     return f"<h2>{html.escape(queue)}</h2><div class='plots'>{''.join(plots)}</div>"
 
 
-def plot(title: str, labels: Sequence[str], series: Mapping[str, Sequence[Any]]) -> str:
-    """Lines over hours; a gap where there is nothing. One hour is a row of dots."""
-    numbers = [value for values in series.values() for value in values if _number(value)]
+class Scale(NamedTuple):
+    """Where a value is between the bottom (0) and the top (1), and the values that are written beside the axis."""
+
+    marks: Sequence[float]
+    place: Callable[[float], float]
+
+
+def even(numbers: Sequence[float]) -> Scale:
     top = _nice(max(numbers, default=1.0))
+    return Scale((0.0, top / 2, top), lambda value: max(value, 0.0) / top)
+
+
+def powers(numbers: Sequence[float]) -> Scale:
+    """By powers of ten; what is below the lowest lies on it."""
+    above = [value for value in numbers if value >= LEAST_S]
+    low = math.floor(math.log10(min(above, default=LEAST_S)))
+    high = max(low + 1, math.ceil(math.log10(max(above, default=1.0))))
+    marks = [10.0**power for power in range(low, high + 1)]
+    return Scale(marks, lambda value: (math.log10(max(value, marks[0])) - low) / (high - low))
+
+
+def plot(title: str, labels: Sequence[str], series: Mapping[str, Sequence[Any]], by_powers: bool = False) -> str:
+    """Lines over hours; a gap where there is nothing. One hour is a row of dots."""
+    numbers = [float(value) for values in series.values() for value in values if _number(value)]
+    scale = powers(numbers) if by_powers else even(numbers)
     inner_w, inner_h = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
     def x(at: int) -> float:
         return LEFT + (inner_w * at / (len(labels) - 1) if len(labels) > 1 else inner_w / 2)
 
     def y(value: float) -> float:
-        return TOP + inner_h * (1 - max(value, 0.0) / top)
+        return TOP + inner_h * (1 - scale.place(value))
 
     drawn = []
-    for step in (0.0, 0.5, 1.0):
-        at = y(top * step)
+    for mark in scale.marks:
+        at = y(mark)
         drawn.append(f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{at:.1f}' y2='{at:.1f}' stroke='var(--line)'/>")
-        drawn.append(f"<text x='{LEFT - 6}' y='{at + 4:.1f}' text-anchor='end'>{_short(top * step)}</text>")
+        drawn.append(f"<text x='{LEFT - 6}' y='{at + 4:.1f}' text-anchor='end'>{_short(mark)}</text>")
     for at in sorted({0, len(labels) - 1} if labels else ()):
         anchor = "start" if at == 0 and len(labels) > 1 else "end" if len(labels) > 1 else "middle"
         hour = html.escape(f"{labels[at][:13]}h")
@@ -104,7 +129,7 @@ def plot(title: str, labels: Sequence[str], series: Mapping[str, Sequence[Any]])
         if len(points) <= 24:
             drawn += [f"<circle cx='{a:.1f}' cy='{d:.1f}' r='2.5' fill='{colour}'/>" for a, d in points]
         key.append(f"<i style='background:{colour}'></i>{html.escape(name)}")
-    svg = f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}' role='img'>{''.join(drawn)}</svg>"
+    svg = f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img'>{''.join(drawn)}</svg>"
     caption = f"<figcaption>{html.escape(title)}</figcaption><div class='key'>{''.join(key)}</div>"
     return f"<figure>{caption}{svg}</figure>"
 

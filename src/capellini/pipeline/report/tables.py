@@ -7,6 +7,9 @@
     archive ──▶ attributes the most frequent values           (only if one is named: the journal has none)
 
 Runs of ids are spread out for the waits alone, which need single lives; they are gathered again at once.
+
+A log queue has a row for each of its groups (QUEUE@GROUP), all extents together; puts that no group has begun with are
+the queue's own.
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from pyspark.sql import functions as f
+
+from capellini.pipeline.audit.readers import with_puts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-KINDS: Final = ("put", "delivered", "acked", "nacked", "dead", "expired", "cancelled")
+KINDS: Final = ("put", "delivered", "acked", "nacked", "dead", "expired", "cancelled", "skipped", "replayed")
 QUANTILES: Final = (0.5, 0.95, 0.99)
 TOP: Final = 20
 _HOUR: Final = "date_trunc('hour', timestamp_seconds({}))"
@@ -34,7 +40,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def report(journal: DataFrame, archive: DataFrame | None = None) -> Report:
-    events = journal.where("queue <> ''").persist()
+    named, _ = with_puts(journal.where("queue <> ''"))
+    events = named.selectExpr("*", "queue AS place").withColumn("queue", f.expr("split_part(queue, '/', 1)")).persist()
     try:
         return Report(
             _rows(hours(events), "queue", "hour"),
@@ -58,27 +65,23 @@ def _count(kind: str) -> str:
 
 def hours(events: DataFrame) -> DataFrame:
     """Events by kind, redeliveries, and depth at the end of the hour."""
-    from pyspark.sql import functions as f
-
     again = "sum(if(kind = 'delivered' AND version > 1, coalesce(`count`, 1), 0)) AS redelivered"
     counted = (
         events.selectExpr("*", f"string({_HOUR.format('at')}) AS hour")
         .groupBy("queue", "hour")
         .agg(*(f.expr(_count(kind)) for kind in KINDS), f.expr(again))
     )
-    ended = "put - acked - dead - expired - cancelled"
+    ended = "put - acked - dead - expired - cancelled - skipped - replayed"
     return counted.selectExpr("*", f"sum({ended}) OVER (PARTITION BY queue ORDER BY hour) AS depth")
 
 
 def lives(events: DataFrame) -> DataFrame:
     """A row for each message: when it was put, first delivered and acked, and how often it was delivered."""
-    from pyspark.sql import functions as f
-
     single = "if(`first` IS NULL, array(id), transform(sequence(`first`, `first` + `count` - 1), n -> string(n)))"
     spread = events.where("`first` IS NOT NULL OR id IS NOT NULL").select(
-        "queue", "generation", "kind", "at", "version", f.explode(f.expr(single)).alias("message")
+        "queue", "place", "generation", "kind", "at", "version", f.explode(f.expr(single)).alias("message")
     )
-    return spread.groupBy("queue", "generation", "message").agg(
+    return spread.groupBy("queue", "place", "generation", "message").agg(
         f.expr("min(if(kind = 'put', at, NULL)) AS put_s"),
         f.expr("min(if(kind = 'delivered', at, NULL)) AS taken_s"),
         f.expr("max(if(kind = 'acked', at, NULL)) AS done_s"),
@@ -88,8 +91,6 @@ def lives(events: DataFrame) -> DataFrame:
 
 def waits(events: DataFrame) -> DataFrame:
     """Seconds from put to first delivery and to ack: quantiles by the hour of the put."""
-    from pyspark.sql import functions as f
-
     wanted = ", ".join(map(str, QUANTILES))
     quantiles = (
         lives(events)
@@ -112,7 +113,11 @@ def poison(events: DataFrame) -> DataFrame:
     return (
         lives(events)
         .where("deliveries > 1")
-        .selectExpr("queue", "generation", "message", "deliveries", "done_s IS NOT NULL AS acked")
+        .selectExpr(
+            "queue", "generation",
+            "if(instr(place, '/') > 0, concat(substring_index(place, '/', -1), ':', message), message) AS message",
+            "deliveries", "done_s IS NOT NULL AS acked",
+        )
         .orderBy("deliveries", "queue", "message", ascending=[False, True, True])
         .limit(TOP)
     )
@@ -120,8 +125,6 @@ def poison(events: DataFrame) -> DataFrame:
 
 def attributes(archive: DataFrame) -> DataFrame:
     """The most frequent values of attributes, by queue."""
-    from pyspark.sql import functions as f
-
     pairs = archive.select("queue", f.explode("attributes").alias("attribute", "value"))
     counted = pairs.groupBy("queue", "attribute", "value").count()
     return counted.orderBy("count", "queue", "attribute", "value", ascending=[False, True, True, True]).limit(TOP)

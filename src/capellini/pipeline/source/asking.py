@@ -2,9 +2,11 @@
 
     at            where: http://HOST:PORT, cassandra://HOST/KEYSPACE, rocks:FOLDER
     queue         which queue; QUEUE for its messages
-    read          messages (as the queue's kind has them), or counters
+    read          messages (as the queue's kind has them), journal (what happened to them: events), or counters
     columns       names with commas, or *; see columns.py
     since, until  only messages put at that time or later, or before: seconds since 1970 or ISO 8601
+    filters       spark: applied by Spark to what was read; push: those on put_at narrow what is read. Then the
+                  frame is for one query: Spark 4.2 keeps a pushed filter for later ones, too
     start         streams: earliest (what is kept), latest, or a time
     missing       fail: what was dropped before it was read is an error; oldest: go on with the oldest there is
     task_rows     messages of one task at most
@@ -24,17 +26,23 @@ import msgspec
 
 from capellini.model.errors import Invalid
 from capellini.model.log import EARLIEST, LATEST
-from capellini.model.options import check_name
+from capellini.model.options import JOURNAL, check_name
 
 MESSAGES: Final = "messages"
 COUNTERS: Final = "counters"
+EVENTS: Final = "journal"
+SPARK: Final = "spark"
+PUSH: Final = "push"
 FAIL: Final = "fail"
 OLDEST: Final = "oldest"
 TASK_ROWS: Final = 250_000  # a second or so of work: enough to hide what a task costs, small enough to spread
 MAX_ROWS: Final = 4_000_000  # of a micro-batch: what is lost by a kill is done again in seconds
+# A message of the journal is a sheet of up to some thousands of events.
+TASK_SHEETS: Final = 500
+MAX_SHEETS: Final = 20_000
 KNOWN: Final = (
     "at", "queue", "read", "columns", "since", "until", "start", "missing", "task_rows", "max_rows", "reads_per_s",
-    "job", "per_s",
+    "job", "per_s", "filters",
 )  # fmt: skip
 
 
@@ -43,6 +51,7 @@ class Asked(msgspec.Struct, frozen=True):
     queue: str = ""
     read: str = MESSAGES
     columns: str | None = None
+    filters: str = SPARK
     since_ms: int | None = None
     until_ms: int | None = None
     start: str = EARLIEST
@@ -61,8 +70,9 @@ def asked_of(options: Mapping[str, str]) -> Asked:
         raise Invalid(f"{wrong[0]!r} is no option of capellini: there are {', '.join(KNOWN)}")
     if "at" not in given:
         raise Invalid("say where with the option `at`: http://HOST:PORT, cassandra://HOST/KEYSPACE or rocks:FOLDER")
-    read = _one_of("read", given.get("read", MESSAGES), (MESSAGES, COUNTERS))
-    queue = given.get("queue", "")
+    read = _one_of("read", given.get("read", MESSAGES), (MESSAGES, EVENTS, COUNTERS))
+    queue = given.get("queue", JOURNAL if read == EVENTS else "")
+    task_rows, max_rows = (TASK_SHEETS, MAX_SHEETS) if read == EVENTS else (TASK_ROWS, MAX_ROWS)
     if read == MESSAGES:
         check_name(queue)
     start = given.get("start", EARLIEST)
@@ -73,12 +83,13 @@ def asked_of(options: Mapping[str, str]) -> Asked:
         queue=queue,
         read=read,
         columns=given.get("columns"),
+        filters=_one_of("filters", given.get("filters", SPARK), (SPARK, PUSH)),
         since_ms=_ms("since", given["since"]) if "since" in given else None,
         until_ms=_ms("until", given["until"]) if "until" in given else None,
         start=start,
         missing=_one_of("missing", given.get("missing", FAIL), (FAIL, OLDEST)),
-        task_rows=int(_number("task_rows", given.get("task_rows", str(TASK_ROWS)), 1)),
-        max_rows=int(_number("max_rows", given.get("max_rows", str(MAX_ROWS)), 1)),
+        task_rows=int(_number("task_rows", given.get("task_rows", str(task_rows)), 1)),
+        max_rows=int(_number("max_rows", given.get("max_rows", str(max_rows)), 1)),
         reads_per_s=_number("reads_per_s", given["reads_per_s"], 0.001) if "reads_per_s" in given else None,
         job=given.get("job"),
         per_s=_number("per_s", given["per_s"], 0.001) if "per_s" in given else None,

@@ -3,6 +3,7 @@
     log       queue generation extent number id put_at body attributes producer sequence
     work      queue generation id put_at body attributes state deliveries visible_at origin
     timed     queue generation id due_at put_at body attributes deliveries
+    journal   node incarnation number at kind queue generation first count id version detail stored_at
     counters  name kind version expires_us through_us mutator state
 
 Spark tells a Python source nothing of the columns it needs: `columns` as an option says it. What is not asked for is
@@ -55,6 +56,21 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "attributes": ATTRIBUTES,
         "deliveries": "int",
     },
+    "journal": {
+        "node": "string",
+        "incarnation": "string",
+        "number": "bigint",
+        "at": "double",
+        "kind": "string",
+        "queue": "string",
+        "generation": "bigint",
+        "first": "bigint",
+        "count": "bigint",
+        "id": "string",
+        "version": "int",
+        "detail": "string",
+        "stored_at": "timestamp",  # when its sheet was put into the journal queue
+    },
     "counters": {
         "name": "string",
         "kind": "string",
@@ -69,6 +85,7 @@ DEFAULT: Final[dict[str, tuple[str, ...]]] = {
     "log": ("extent", "number", "put_at", "body", "attributes"),
     "work": ("id", "put_at", "body", "attributes", "state", "deliveries", "visible_at"),
     "timed": ("id", "due_at", "put_at", "body", "attributes", "deliveries"),
+    "journal": tuple(COLUMNS["journal"])[:-1],  # as journal/columns.py has them
     "counters": tuple(COLUMNS["counters"]),
 }
 
@@ -98,6 +115,7 @@ def arrow_schema(kind: str, names: Sequence[str]) -> pa.Schema:
     types = {
         "string": pa.string(),
         "bigint": pa.int64(),
+        "double": pa.float64(),
         "int": pa.int32(),
         "boolean": pa.bool_(),
         "binary": pa.binary(),

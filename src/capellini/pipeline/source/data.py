@@ -21,10 +21,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from capellini.model.errors import Invalid, WrongKind
 from capellini.pipeline.sink.writer import BatchSink, StreamSink
-from capellini.pipeline.source.asking import COUNTERS, Asked, asked_of
+from capellini.pipeline.source.asking import COUNTERS, EVENTS, PUSH, Asked, asked_of
 from capellini.pipeline.source.columns import chosen, ddl
 from capellini.pipeline.source.counter_source import CounterReader
-from capellini.pipeline.source.log_source import LogReader, LogStreamReader
+from capellini.pipeline.source.log_source import LogReader, LogStreamReader, NarrowedReader
 from capellini.pipeline.source.reach import Record, reached
 from capellini.pipeline.source.timed_source import TimedReader
 from capellini.pipeline.source.work_source import WorkReader
@@ -63,16 +63,23 @@ class Capellini(DataSource):
 
     @property
     def _kind(self) -> str:
-        return COUNTERS if self._asked.read == COUNTERS else self._found().kind
+        if self._asked.read == COUNTERS:
+            return COUNTERS
+        kind = self._found().kind
+        if self._asked.read == EVENTS and kind != "log":
+            raise WrongKind(f"{self._asked.queue} is a {kind} queue: the journal is a log queue")
+        return kind
 
     def schema(self) -> str:
-        return ddl(self._kind, chosen(self._kind, self._asked.columns))
+        shown = EVENTS if self._asked.read == EVENTS else self._kind
+        return ddl(shown, chosen(shown, self._asked.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._kind == COUNTERS:
             return CounterReader(self._asked)
+        of_log = NarrowedReader if self._asked.filters == PUSH else LogReader
         readers: dict[str, type[LogReader | WorkReader | TimedReader]] = {
-            "log": LogReader, "work": WorkReader, "timed": TimedReader
+            "log": of_log, "work": WorkReader, "timed": TimedReader
         }  # fmt: skip
         return readers[self._kind](self._asked, self._found())
 

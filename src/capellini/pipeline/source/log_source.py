@@ -9,26 +9,40 @@ micro-batch has the same rows, in the same tasks, in the same order. An offset n
 list; one that retention dropped leaves it, if it had been read to its end. If not, that is an error, unless `missing`
 says to go on with the oldest there is.
 
-Filters are not pushed down by Spark's own call for it: Spark 4.2 keeps a pushed filter with the frame it was loaded as,
-and applies it to later queries of that frame that have none. `since` and `until` narrow what is read.
+Filters are pushed down where the option `filters` says so (`Narrowed`), and not else: Spark 4.2 keeps a pushed filter
+with the frame it was loaded as, and applies it to later queries of that frame that have none. `since` and `until`
+narrow what is read at any time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, reduce
 from typing import Any, Final
 
 import msgspec
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from capellini.model.address import RocksAddress, parse
 from capellini.model.errors import Invalid, NotFound, Unavailable
 from capellini.model.log import EARLIEST, LATEST
-from capellini.pipeline.source.asking import FAIL, TASK_ROWS, Asked
+from capellini.pipeline.source.asking import EVENTS, FAIL, TASK_ROWS, Asked
 from capellini.pipeline.source.columns import chosen
+from capellini.pipeline.source.events import events_of
 from capellini.pipeline.source.extents import Known, Range, first_since, grouped, listed
 from capellini.pipeline.source.log_reading import read_ranges
 from capellini.pipeline.source.reach import Reach, Record, reached
@@ -37,6 +51,11 @@ from capellini.queues.log.extents import OPEN
 FOLDER_TASKS: Final = 1  # for each core: whoever opens a folder reads its log first, up to 128 MB
 
 Offset = dict[str, Any]
+Made = Callable[[Iterator[Any]], Iterator[Any]]
+
+
+def plain(batches: Iterator[Any]) -> Iterator[Any]:
+    return batches
 
 
 class Task(InputPartition):
@@ -60,10 +79,24 @@ async def ranges_of(reach: Reach, record: Record, since_ms: int | None, until_ms
     return found
 
 
+class Shape(msgspec.Struct, frozen=True):
+    """What becomes of messages: these columns of theirs, or what `made` makes of the batches of them."""
+
+    columns: tuple[str, ...]
+    made: Made = plain
+
+
+def shape_of(asked: Asked) -> Shape:
+    """Raises Invalid for columns that are none."""
+    if asked.read != EVENTS:
+        return Shape(chosen("log", asked.columns))
+    return Shape(("body", "put_at"), partial(events_of, columns=chosen(EVENTS, asked.columns)))
+
+
 class LogReader(DataSourceReader):
     def __init__(self, asked: Asked, record: Record) -> None:
         self._asked, self._record = asked, record
-        self._columns = chosen("log", asked.columns)
+        self._shape = shape_of(asked)
 
     def partitions(self) -> list[InputPartition]:
         ranges = asyncio.run(_planned(self._asked, self._record))
@@ -73,7 +106,7 @@ class LogReader(DataSourceReader):
         return [Task(self._record, each) for each in grouped(ranges, rows)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_task(self._asked, self._columns, partition)
+        return read_task(self._asked, self._shape, partition)
 
 
 async def _planned(asked: Asked, record: Record) -> list[Range]:
@@ -81,9 +114,33 @@ async def _planned(asked: Asked, record: Record) -> list[Range]:
         return await ranges_of(reach, record, asked.since_ms, asked.until_ms)
 
 
-def read_task(asked: Asked, columns: tuple[str, ...], task: InputPartition) -> Iterator[Any]:
+class NarrowedReader(LogReader):
+    """The same, that Spark tells its filters (a reader that can be told fails where Spark may not push)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """They are applied by Spark as well: what is read is only not more than needed, by a block."""
+        self._asked = reduce(narrowed, filters, self._asked)
+        return filters
+
+
+def narrowed(asked: Asked, filter: Filter) -> Asked:
+    """What is to be read when only what passes this filter counts."""
+    column, value = getattr(filter, "attribute", None), getattr(filter, "value", None)
+    if column != ("put_at",) or not isinstance(value, datetime.datetime):
+        return asked
+    ms = int((value if value.tzinfo else value.astimezone()).timestamp() * 1000)  # without a zone it is this machine's
+    match filter:
+        case GreaterThan() | GreaterThanOrEqual() | EqualTo():
+            asked = msgspec.structs.replace(asked, since_ms=max(ms, asked.since_ms or 0))
+    match filter:
+        case LessThan() | LessThanOrEqual() | EqualTo():
+            return msgspec.structs.replace(asked, until_ms=min(ms + 1, asked.until_ms or ms + 1))
+    return asked
+
+
+def read_task(asked: Asked, shape: Shape, task: InputPartition) -> Iterator[Any]:
     if isinstance(task, Task):  # Spark makes an empty one where there is nothing to read
-        yield from read_ranges(asked.at, task.record, task.ranges, columns, asked.reads_per_s)
+        yield from shape.made(read_ranges(asked.at, task.record, task.ranges, shape.columns, asked.reads_per_s))
 
 
 # ---- streams
@@ -135,7 +192,7 @@ def between(start: Offset, end: Offset) -> list[Range]:
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, asked: Asked, record: Record) -> None:
         self._asked, self._record = asked, record
-        self._columns = chosen("log", asked.columns)
+        self._shape = shape_of(asked)
         self._until: Offset | None = None  # of a trigger that reads what is available now
         self._latest: Offset | None = None
 
@@ -187,7 +244,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Task(self._record, each) for each in grouped(between(start, end), self._asked.task_rows)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_task(self._asked, self._columns, partition)
+        return read_task(self._asked, self._shape, partition)
 
     def commit(self, end: Offset) -> None:
         """Nothing is dropped on it: it comes a batch late, and other readers have a say in that too."""

@@ -27,10 +27,10 @@ from capellini.store.schema import TIMED_RECORDS
 GATHER_S: Final = 0.25  # a group waits so long for more, where a write is a request: of 100 acks a second 25 in one
 GATHER_LOOK_S: Final = 0.02  # between two looks whether waiting is still worth while
 GATHER_RATE: Final = 20  # acks in the last second, below which nothing more is expected within the wait
-GATHER_ITEMS: Final = 50  # with so many a request costs little per message; half of what one put brings to a shard
+GATHER_ITEMS: Final = 100  # with so many a request costs little per message: what one put brings to a shard
 AGAIN_S: Final = 0.05  # after a write that failed
-SNAPSHOT_EVERY_S: Final = 20.0  # where only a new holder would profit, no more often
-SNAPSHOT_SHARE: Final = 4  # changes are so many times a snapshot's size before the next: a quarter more, at most
+SNAPSHOT_EVERY_S: Final = 20.0  # of a shard in which something was read; far less than keys are remembered for
+SNAPSHOT_SHARE: Final = 1  # changes grow to so many times a snapshot's size before the next: twice the least, at most
 
 
 class Part:
@@ -103,11 +103,13 @@ class Committing:
         assert part.answer is not None
         await part.answer
 
-    def want_snapshot(self) -> None:
-        """Much has been given back: a new holder need not pass over it again."""
-        if self._place.clock.elapsed_s() - self._snapshot_s >= SNAPSHOT_EVERY_S:
-            self._wanted = True
-            self._nudge.set()
+    def want_snapshot(self) -> bool:
+        """A new holder need not read again what was read. False: not yet."""
+        if self._place.clock.elapsed_s() - self._snapshot_s < SNAPSHOT_EVERY_S:
+            return False
+        self._wanted = True
+        self._nudge.set()
+        return True
 
     async def begin(self) -> None:
         """The first snapshot, and the shard's row that names its run: before anything is confirmed."""

@@ -7,7 +7,8 @@
 
 `LIFE` is the table of it. Offsets number the messages in the order in which they were read; receipts name them. What
 is leaving (an ack, a cancel or a move is being made durable) is offered to nobody. Bodies in flight stay in memory for
-the next delivery, so there is a limit in bytes: from there on nothing is taken until something comes back or is acked.
+the next delivery, so there is a limit in bytes, attributes and what surrounds a message included: from there on
+nothing is taken until something comes back or is acked.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from typing import Final
 from uuid import UUID
 
 from capellini.queues.cursor import Cursor
+from capellini.queues.timed.positions import ticks_of
 from capellini.queues.timed.records import Moving, Name
 from capellini.queues.timed.rows import TimedRow
 
-FLYING_BYTES: Final = 64 * 1024 * 1024  # of bodies in flight: sixteen of the largest; beyond, consumers must ack first
+FLYING_BYTES: Final = 64 * 1024 * 1024  # in flight: sixteen of the largest; beyond, consumers must ack first
+AROUND_BYTES: Final = 2_048  # of each message: objects (650 measured), heaps, its part of records; so 32,768 in flight
 
 
 class State(enum.Enum):
@@ -47,10 +50,17 @@ LIFE: Final[dict[tuple[State, str], State]] = {
 }
 
 
+def size_of(row: TimedRow) -> int:
+    entry = row.entry
+    return (
+        AROUND_BYTES + len(entry.body) + sum(len(name) + len(text) for name, text in (entry.attributes or {}).items())
+    )
+
+
 class Message:
     """One message on the desk."""
 
-    __slots__ = ("at_ms", "deliveries", "moving", "offset", "proved", "row", "state")
+    __slots__ = ("at_ms", "deliveries", "moving", "offset", "proved", "row", "size", "state")
 
     def __init__(self, offset: int, row: TimedRow, at_ms: int, deliveries: int, moving: Moving | None) -> None:
         self.offset = offset
@@ -60,10 +70,7 @@ class Message:
         self.moving = moving
         self.proved = False  # its last delivery's receipt is good: not given back, and nobody else has it
         self.state = State.WAITING
-
-    @property
-    def size(self) -> int:
-        return len(self.row.entry.body)
+        self.size = size_of(row)  # in memory, about
 
     def step(self, event: str) -> None:
         self.state = LIFE[self.state, event]
@@ -78,10 +85,10 @@ class Desk:
         self.ids: dict[UUID, Message] = {}
         self._times: list[tuple[int, int]] = []  # (at_ms, offset); entries that were overtaken are passed over
         self._ready: list[tuple[int, int]] = []  # (due_ms, offset): what is due earliest goes first
+        self._places: list[tuple[int, int]] = []  # (ticks of its position, offset); what is gone is passed over
         self.ready = self.flying = 0
-        self.bytes = 0  # of bodies that nobody has
-        self.flying_bytes = 0  # of bodies in flight: they are kept for the next delivery, should there be one
-
+        self.bytes = 0  # of messages that nobody has
+        self.flying_bytes = 0  # of those in flight: bodies are kept for the next delivery, should there be one
         self.most_flying_bytes = FLYING_BYTES
 
     def __len__(self) -> int:
@@ -91,6 +98,7 @@ class Desk:
         message = Message(self.next_offset, row, at_ms, deliveries, moving)
         self.next_offset += 1
         self.messages[message.offset] = message
+        heapq.heappush(self._places, (ticks_of(row.position), message.offset))
         self.names[row.name] = self.ids[row.id] = message
         self.bytes += message.size
         if moving is None:
@@ -206,8 +214,14 @@ class Desk:
         return None
 
     def first(self) -> Message | None:
-        """The one that was read earliest: all that was read before it is finished."""
-        return next(iter(self.messages.values()), None)
+        """The one that lies lowest: all that was read and lies below it is finished. It need not have come first: what
+        was moving when its holder changed is on the desk before it is read again."""
+        while self._places:
+            message = self.messages.get(self._places[0][1])
+            if message is not None:
+                return message
+            heapq.heappop(self._places)
+        return None
 
     def of(self, states: Iterable[State]) -> Iterator[Message]:
         wanted = frozenset(states)

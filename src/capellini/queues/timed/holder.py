@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from capellini.model.errors import CapelliniError, StoreError
 from capellini.queues.lease import Lease
+from capellini.queues.log.turns import Turns
 from capellini.queues.timed.committing import GATHER_ITEMS, GATHER_RATE, Committing, Part
-from capellini.queues.timed.desk import Desk, Message, State
+from capellini.queues.timed.desk import Desk, Message, State, size_of
 from capellini.queues.timed.horizon import AHEAD_S, OPERATOR_EPOCH, WOKEN_EVERY_S, Pace, next_step, write_horizon
 from capellini.queues.timed.judging import Judging, moved_row
 from capellini.queues.timed.place import TimedPlace
@@ -32,6 +33,7 @@ from capellini.queues.timed.rows import (
     TimedRow,
     list_parts,
     load_rows,
+    note_move,
     order_key,
     read_between,
     read_row,
@@ -43,8 +45,11 @@ from capellini.store.schema import TIMED_ROWS, TIMED_SHARDS
 
 ROOM_ROWS: Final = 5_000  # that wait or are ready on a desk: some seconds of the highest rates
 ROOM_BYTES: Final = 16 * 1024 * 1024
+FIRST_ROWS: Final = 50  # of a holder's first read: it does not know yet how large they are
+PAGE_BYTES: Final = 4 * 1024 * 1024  # of one read, about
 TROUBLE_S: Final = 0.3  # pause after the store did not answer
 DROP_AHEAD_US: Final = 3_600_000_000  # a drop outdates rows whose writers' clocks were ahead; nothing comes later
+STAMP_BITS: Final = 28  # of stamps per epoch; a drop's, which is a time, is above those of millions of epochs
 FIRST_HORIZON: Final = UNIX_TICKS + 10  # of a shard that nobody has read: before every message
 
 FAILED: Final = "holder failed"
@@ -62,16 +67,20 @@ class Holder:
         self.desk = Desk(0)
         self.read = before(0)
         self.published = self._confirmed = 0  # horizons: sent, and durable
-        self.judging = Judging(place, Known(self.read))
+        self._stamps = 0
+        self.judging = Judging(place, Known(self.read), self.stamp)
         self.stopped = False
         self.halted = False  # by an operator
         self.ready = False  # took over
+        self.changes = Turns()  # cancels and moves of one message wait for each other
         self._barred: dict[int, int] = {}
         self._woken = 0
-        self._quiet = 0
+        self._quiet = self._calm = 0
         self._stepped_s = -1e9
         self._parts: list[str] = []  # that had rows and are not dropped
         self._dropped = ""
+        self._page_rows = FIRST_ROWS
+        self._read_since = False  # something was read, and no snapshot says so
         self._nudge = asyncio.Event()
         self._loops: set[asyncio.Task[Any]] = set()  # ended when this stops
         self._tasks: set[asyncio.Task[Any]] = set()  # end by themselves, soon after
@@ -134,6 +143,11 @@ class Holder:
     async def ended(self) -> None:
         await asyncio.gather(*list(self._loops), *list(self._tasks), return_exceptions=True)
 
+    def stamp(self) -> int:
+        """Of what this holder writes next on rows: above all that it, and holders before it, wrote."""
+        self._stamps += 1
+        return self.epoch << STAMP_BITS | self._stamps
+
     def acts(self) -> bool:
         return self.ready and not self.stopped and self.lease.valid()
 
@@ -177,7 +191,7 @@ class Holder:
 
     def _begin(self, known: Known, rows: dict[UUID, TimedRow]) -> None:
         self.desk = Desk(known.next_offset)
-        self.judging = Judging(self.place, known)
+        self.judging = Judging(self.place, known, self.stamp)
         self.read, self._dropped = known.read, known.dropped
         resumed = known.moving.keys() - known.open - known.done
         for position in sorted(known.open | resumed, key=order_key):
@@ -195,20 +209,19 @@ class Holder:
         self.desk.add(row, max(self._due_ms(row), hidden_ms), deliveries, moving)
 
     async def _resume(self) -> None:
-        """Moves that were begun."""
-        for message in list(self.desk.messages.values()):
-            moving = message.moving
-            if moving is None:
-                continue
-            self.place.guards["move resumed"] += 1
-            if moving.position is None:
-                self.spawn(self._bury(self, message))
-            else:
+        """Moves that were begun. Nothing is set going before all have arrived: till then this may be tried again, on
+        another desk."""
+        begun = [(message, message.moving) for message in self.desk.messages.values() if message.moving is not None]
+        for message, moving in begun:
+            if moving.position is not None:
                 await self._arrive(message.row, moving.position, moving)
-                self.spawn(self.finish(message))
+        for message, moving in begun:
+            self.place.guards["move resumed"] += 1
+            self.spawn(self._bury(self, message) if moving.position is None else self.finish(message))
 
     async def _arrive(self, row: TimedRow, position: UUID, moving: Moving) -> None:
-        """Make sure of the row that this one was moved to."""
+        """Make sure of the row that this one was moved to, and that it is found."""
+        await note_move(self.place, row, position, self.stamp())
         if await read_row(self.place, position) is None:
             await write_rows(self.place, [moved_row(row, position, moving.due_ms, moving.deliveries)])
 
@@ -233,7 +246,7 @@ class Holder:
         """A putter's message at that position is due before the horizon comes."""
         if ticks > self._woken:
             self._woken = ticks
-            self._quiet = 0
+            self._quiet = self._calm = 0
             self._nudge.set()
 
     @contextmanager
@@ -256,6 +269,8 @@ class Holder:
         self._nudge.clear()
         self.roll()
         await self._drop_parts()
+        if self._read_since:
+            self._read_since = not self.committing.want_snapshot()
         if self.published > self._confirmed:
             await self._publish(self.published)
             return 0.0
@@ -267,12 +282,13 @@ class Holder:
         clock = self.place.clock
         since_s = clock.elapsed_s() - self._stepped_s
         barred = min(self._barred, default=None)
-        pace = Pace(self.place.now_ticks(), self._confirmed, self._woken, since_s, self._quiet, barred)
+        pace = Pace(self.place.now_ticks(), self._confirmed, self._woken, since_s, self._quiet, self._calm, barred)
         horizon, wait_s = next_step(pace, 0.0 if self.place.store.alone else WOKEN_EVERY_S)
         if not horizon:
             return wait_s
         self._stepped_s = clock.elapsed_s()
         self._quiet += 1
+        self._calm += 1
         await self._publish(horizon)
         return 0.0
 
@@ -287,7 +303,10 @@ class Holder:
         self.place.saw_horizon(self.shard, horizon)
 
     async def _read(self) -> None:
-        reach = await read_between(self.place, self.shard, self.read, self._confirmed, PAGE_ROWS)
+        reach = await read_between(self.place, self.shard, self.read, self._confirmed, self._page_rows)
+        if reach.rows:
+            self._page_rows = page_rows(reach.rows)
+            self._read_since = True
         passed = await self.judging.prepared(reach)
         if self.stopped or passed is None:
             return
@@ -326,7 +345,8 @@ class Holder:
         now_ms = self.place.now_ms()
         taken = self.desk.take(count, now_ms + visibility_ms + self.place.max_skew_ms)
         tell_held(self.place, self.place.events.delivered, taken)
-        self.place.late_ms.extend(now_ms - message.row.due_ms for message in taken if message.deliveries == 1)
+        rows = [message.row for message in taken if message.deliveries == 1]
+        self.place.late_ms.extend(now_ms - max(row.due_ms, row.put_ms) for row in rows)  # due before its put: at once
         again = [message for message in taken if message.deliveries > 1]
         if again:
             part = Part(None)
@@ -382,13 +402,19 @@ class Holder:
             await self.place.store.drop(TIMED_ROWS, partition, timestamp_us=stamp_us)
             self.place.guards["time part dropped"] += 1
             self._dropped = self._parts.pop(0)
-            self.committing.want_snapshot()
+            self._read_since = True
 
     @property
     def cursor_ticks(self) -> int:
         """All that lies before is finished."""
         first = self.desk.first()
         return ticks_of(first.row.position) if first else ticks_of(self.read)
+
+
+def page_rows(rows: Sequence[TimedRow]) -> int:
+    """How many to read next, if they are as large as these."""
+    size = sum(size_of(row) for row in rows)
+    return max(1, min(PAGE_ROWS, PAGE_BYTES * len(rows) // size))
 
 
 async def read_halted(place: TimedPlace, shard: int) -> bool:

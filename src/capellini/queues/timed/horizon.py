@@ -14,8 +14,9 @@ late changes nothing. A new holder begins at the highest horizon there is, so th
 shard's. An earlier holder's row that rises later does no harm: nobody reads by it any more.
 
 The pace (`next_step`). The holder reads about a second ahead, so that a busy shard costs one write and one read a
-second. While nothing is there it reads further and further ahead, up to IDLE_S: what is put with a due before the
-horizon is placed above it, and its putter wakes the holder, which publishes a higher one and reads at once.
+second; further where nothing is put that is due so soon. While nothing is there it reads further and further ahead,
+up to IDLE_S. What is put with a due before the horizon is placed above it, and its putter wakes the holder, which
+publishes a higher one and reads at once; for a while then it reads a second ahead again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ ENDLESS: Final = 1 << 62  # the horizon of a generation that is over; above ever
 ENDING_EPOCH: Final = 1 << 62  # above every holder's
 OPERATOR_EPOCH: Final = -1  # below every holder's: what an operator has said about the shard
 AHEAD_S: Final = 1.0  # read so far ahead at least
-IDLE_S: Final = 5.0  # and so far at most, while nothing comes
+CALM_S: Final = 2.5  # where nobody had to wake the holder for CALM_STEPS: what is put is due later than that
+CALM_STEPS: Final = 10  # some ten seconds
+IDLE_S: Final = 5.0  # so far at most, while nothing comes
 LEAD_S: Final = 0.15  # the next step is taken so long before the horizon is reached: longer than a step takes
 WOKEN_EVERY_S: Final = 0.2  # steps that putters ask for are taken no more often, where each is two requests
 
@@ -97,6 +100,7 @@ class Pace(msgspec.Struct, frozen=True):
     woken: int  # the highest position that a putter asked to be read; 0: none
     since_s: float  # since the last step
     quiet: int  # steps in a row that brought nothing
+    calm: int  # steps since a putter asked last
     barred: int | None  # a position that must not be read yet: something is being written there
 
 
@@ -108,6 +112,8 @@ def next_step(pace: Pace, woken_every_s: float) -> tuple[int, float]:
     if wait_s > 0:
         return 0, wait_s
     ahead_s = min(IDLE_S, AHEAD_S * 2.0 ** min(pace.quiet, 8))
+    if pace.calm >= CALM_STEPS:
+        ahead_s = max(ahead_s, CALM_S)
     horizon = max(pace.now + int(ahead_s * TICKS_PER_S), pace.woken, pace.horizon + 1)
     if pace.barred is not None:
         horizon = min(horizon, pace.barred - 1)

@@ -2,7 +2,8 @@
 
     finished before                       passed over
     a copy of what was read               dropped: second copies have the same name (id and version)
-    cancelled, moved away                 passed over; the row that it was moved to is made sure of first
+    cancelled                             passed over: by a caller, or the row of a move that came to nothing
+    moved away                            passed over; the row that it was moved to is made sure of first
     its key names another id              void: passed over
     else                                  on the desk until it is finished
 
@@ -12,6 +13,7 @@ is done at once, so that nothing changes between two rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
@@ -30,8 +32,11 @@ RECENT_SWEEP: Final = 2_000  # names added between two looks for those that are 
 
 
 class Judging:
-    def __init__(self, place: TimedPlace, known: Known) -> None:
+    """`stamp()`: of the next marker, above those of all before."""
+
+    def __init__(self, place: TimedPlace, known: Known, stamp: Callable[[], int]) -> None:
         self._place = place
+        self._stamp = stamp
         self.ahead: set[UUID] = set(known.done)  # finished, or leaving, before they are read
         self.tentative: set[UUID] = set()  # passed over, but not durably finished yet: still open to the next holder
         self.hidden, self.counts = known.hidden, known.counts  # what earlier holders noted of rows
@@ -49,10 +54,11 @@ class Judging:
         passed: set[UUID] = set()
         again = False
         for row in reach.rows:
-            if row.position in self.ahead:
+            if row.position in self.ahead or row.cancelled:
                 continue
             if row.moved_to is not None:
                 passed.add(row.position)
+                self.remember(row.name)  # its put may not be through: a copy of it is no message either
                 again |= await self._moved_on(row, row.moved_to, reach.to)
             elif row.moved_from is not None:
                 passed.add(row.moved_from if await self._moved_here(row) else row.position)
@@ -85,9 +91,9 @@ class Judging:
         assert there is not None
         if order_key(there) < order_key(row.position):
             return True
-        if there in self.ahead or (row.id, row.version - 1) in self.recent:
+        if there in self.ahead or row.source in self.recent:
             return False
-        await mark_row(self._place, there, row.due_ms, moved_to=row.position)
+        await mark_row(self._place, there, row.due_ms, self._stamp(), moved_to=row.position)
         return True
 
     def judge(self, row: TimedRow) -> bool:
@@ -104,6 +110,11 @@ class Judging:
             self._place.guards["cancelled row passed over"] += 1
             return False
         return True
+
+    def finished_ahead(self, position: UUID, name: Name) -> None:
+        """What is finished, durably, before it is read. Copies of it are dropped, whichever is met first."""
+        self.tentative.discard(position)
+        self.remember(name)
 
     def remember(self, name: Name) -> None:
         self.recent[name] = None

@@ -82,6 +82,7 @@ class TimedKeeper:
         self._owners: dict[Place, Owners] = {}
         self._holders: dict[Place, dict[int, Holder]] = {}
         self._rows: dict[str, Owned] = {}
+        self._worked: dict[str, int] = {}  # by item: the epoch that a holder was begun under
         self.soon = asyncio.Event()  # a turn should not wait: there is a shard that nobody has ever worked
         self.guards: Counter[str] = Counter()
         self.snapshot_bytes = SNAPSHOT_BYTES
@@ -197,6 +198,7 @@ class TimedKeeper:
         for at, record in records.items():
             if at in self._queues:
                 self._queues[at].place.options = _options(record)
+        self._worked = {item: epoch for item, epoch in self._worked.items() if item in self._rows}
         await self._stop_others(records)
         self._start_mine(records)
         for at in [at for at in self._queues if at not in records and not self._holders.get(at)]:
@@ -222,8 +224,16 @@ class TimedKeeper:
                 if at in records and mine and holder.alive:
                     continue
                 await self._quit(at, shard)
-                if mine:  # under a new epoch, when it is taken again
-                    await self.assignments.give_up(item_of(at, shard))
+        for item, owned in list(self._rows.items()):
+            at, shard = place_of(item)
+            if self._worked_before(owned) and shard not in self._holders.get(at, {}):
+                self.guards["shard given up to be taken anew"] += 1
+                await self.assignments.give_up(item)
+
+    def _worked_before(self, owned: Owned) -> bool:
+        """Is it this node's, under an epoch in which a holder was begun already? What that one wrote is looked at by
+        holders of later epochs only: so it is given up, and taken again."""
+        return self.assignments.mine(owned) and self._worked.get(owned.item) == owned.epoch
 
     def _start_mine(self, records: dict[Place, QueueRecord]) -> None:
         for item, owned in sorted(self._rows.items()):
@@ -232,8 +242,9 @@ class TimedKeeper:
             if record is None or not self.assignments.mine(owned):
                 continue
             holders = self._holders.setdefault(at, {})
-            if shard in holders:
+            if shard in holders or self._worked_before(owned):
                 continue
+            self._worked[item] = owned.epoch
             place = self.queue(record).place
             holder = Holder(place, shard, owned.epoch, self._lease, self._bury)
             holders[shard] = holder

@@ -76,12 +76,15 @@ class Putting:
     def placed(self, messages: Sequence[Scheduled]) -> list[TimedRow]:
         """A row with a new id for each."""
         place = self._place
-        nonce, now_ms = place.random.randbytes(NONCE_BYTES), place.now_ms()
+        nonce, now_ms, options = place.random.randbytes(NONCE_BYTES), place.now_ms(), place.options
         rows = []
+        shards: dict[str, int] = {}  # by part: few, for many messages
         for index, message in enumerate(messages):
             due = ticks_of_ms(max(message.due_ms, now_ms))
-            part = part_of(due, place.options.granularity)
-            shard = shard_of(nonce, part, place.options.shards)
+            part = part_of(due, options.granularity)
+            shard = shards.get(part, -1)
+            if shard < 0:
+                shard = shards[part] = shard_of(nonce, part, options.shards)
             position = position_of(self._above(shard, due) + index, shard, place.random)
             rows.append(TimedRow(position, position, 0, message.due_ms, now_ms, message.entry, message.key))
         return rows

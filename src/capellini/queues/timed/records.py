@@ -11,6 +11,9 @@ A snapshot says all of it in proportion to what is unfinished, not to what was f
     open         the positions up to `read` that are unfinished
     recent       ids that are finished and not further than COPY_WITHIN_S below `read`: second copies of them may come
 
+A snapshot also ends the time in which a row may be judged again: one whose key named another id must not be met by a
+holder that finds the key forgotten. So there is one soon after anything was read (SNAPSHOT_EVERY_S).
+
 Runs. A snapshot opens a new run, in a partition of its own; then the shard's row names it, then the run before is
 dropped whole. Changes are written one at a time, so that a run has no gaps. A new holder reads the run of the highest
 epoch below its own, and writes its own first snapshot before it does anything else: what lands later under lower

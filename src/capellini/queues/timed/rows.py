@@ -2,8 +2,11 @@
 
     timed_rows (queue, generation, part, shard) ▸ position     entry, due_ms, put_ms; id of a second copy or of a
                                                                message that was moved; key; markers
+    timed_moved (queue, generation, id)                        position, before: where its last move was to, from where
 
-A row is written once. Markers (cancelled, moved_to) are added by the shard's holder only, before it reads that far.
+A row is written once. Markers (cancelled, moved_to) and notes of moves are added by the shard's holder only, before it
+reads that far. They are stamped by the holder (its epoch, then a count), not by a clock: what an earlier move wrote
+and what lands late never wins over what came after it.
 """
 
 from __future__ import annotations
@@ -18,9 +21,18 @@ import msgspec
 from capellini.model.errors import Unavailable, Unknown
 from capellini.model.message import Entry
 from capellini.queues.timed.place import TimedPlace
-from capellini.queues.timed.positions import before, behind, part_number, part_of, parts_from, shard_in, ticks_of
+from capellini.queues.timed.positions import (
+    before,
+    behind,
+    ms_of_ticks,
+    part_number,
+    part_of,
+    parts_from,
+    shard_in,
+    ticks_of,
+)
 from capellini.store.interface import Batch, Key, Row, Slice, Value
-from capellini.store.schema import TIMED_PARTS, TIMED_ROWS
+from capellini.store.schema import TIMED_MOVED, TIMED_PARTS, TIMED_ROWS
 
 PAGE_ROWS: Final = 500  # of one read: some 100 KB of small messages
 LOAD_ROWS: Final = 50  # read at once where single rows are looked for: neighbours come along
@@ -34,7 +46,7 @@ _ENTRY: Final = msgspec.msgpack.Decoder(Entry)
 class TimedRow(msgspec.Struct, frozen=True):
     position: UUID
     id: UUID
-    version: int  # how often its due was changed
+    version: int  # how often its due was changed; moves that came to nothing are not counted
     due_ms: int
     put_ms: int
     entry: Entry
@@ -46,8 +58,15 @@ class TimedRow(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> tuple[UUID, int]:
-        """Rows with one name are copies of one message."""
-        return self.id, self.version
+        """Rows with one name are copies of one message. What was moved has no copies: its place names it, so that
+        the rows of two moves, one of which came to nothing, are not taken for each other."""
+        return (self.position, self.version) if self.version else (self.id, 0)
+
+    @property
+    def source(self) -> tuple[UUID, int]:
+        """The name of the row that this one was moved from."""
+        assert self.moved_from is not None
+        return (self.moved_from, self.version - 1) if self.version > 1 else (self.id, 0)
 
 
 def row_out(row: TimedRow) -> dict[str, Value]:
@@ -88,7 +107,7 @@ def row_in(row: Row) -> TimedRow | None:
         entry=_ENTRY.decode(entry),
         key=key if isinstance(key, str) else None,
         cancelled=values.get("cancelled") is True,
-        moved_to=moved_to if isinstance(moved_to, UUID) else None,
+        moved_to=moved_to if isinstance(moved_to, UUID) and moved_to != position else None,
         moved_from=moved_from if isinstance(moved_from, UUID) else None,
         deliveries=deliveries if isinstance(deliveries, int) else 0,
     )
@@ -130,9 +149,28 @@ async def _list_part(place: TimedPlace, shard: int, part: str, due_ms: int, ttl_
     place.saw_part(shard, part)
 
 
-async def mark_row(place: TimedPlace, position: UUID, due_ms: int, **marker: Value) -> None:
+async def mark_row(place: TimedPlace, position: UUID, due_ms: int, stamp: int, **marker: Value) -> None:
+    """`moved_to` the place itself: it stays here, whatever an earlier move may still say."""
     rows: tuple[tuple[Key, dict[str, Value]], ...] = (((position,), dict(marker)),)
-    await place.store.write(Batch(TIMED_ROWS, partition_of(place, position), rows, ttl_s=place.ttl_s(due_ms)))
+    partition, ttl_s = partition_of(place, position), place.ttl_s(due_ms)
+    await place.store.write(Batch(TIMED_ROWS, partition, rows, ttl_s=ttl_s, timestamp_us=stamp))
+
+
+async def note_move(place: TimedPlace, row: TimedRow, there: UUID, stamp: int) -> None:
+    """Where to look for it from now on; where it was, in case the move goes no further."""
+    values: dict[str, Value] = {"position": there, "before": row.position}
+    ttl_s = place.ttl_s(max(row.due_ms, ms_of_ticks(ticks_of(there))))
+    partition = (*place.partition, row.id)
+    await place.store.write(Batch(TIMED_MOVED, partition, (((), values),), ttl_s=ttl_s, timestamp_us=stamp))
+
+
+async def read_note(place: TimedPlace, id: UUID) -> tuple[UUID, UUID] | None:
+    """Where the last move of this message was to, and from where. None: it was never moved."""
+    page = await place.store.read(Slice(TIMED_MOVED, (*place.partition, id), limit=1))
+    if not page.rows:
+        return None
+    position, before = page.rows[0].values.get("position"), page.rows[0].values.get("before")
+    return (position, before) if isinstance(position, UUID) and isinstance(before, UUID) else None
 
 
 async def read_row(place: TimedPlace, position: UUID) -> TimedRow | None:

@@ -15,7 +15,7 @@ import msgspec
 from capellini.model.errors import CapelliniError, Invalid, Stale, Unavailable
 from capellini.model.message import Delivery
 from capellini.model.timed import DueMessage, ShardView
-from capellini.queues.timed import acting
+from capellini.queues.timed import acting, changing
 from capellini.queues.timed.desk import Message, State
 from capellini.queues.timed.holder import Holder, read_halted
 from capellini.queues.timed.horizon import OPERATOR_EPOCH
@@ -199,14 +199,14 @@ async def _each(items: list[Any], act: Callable[[Any], Awaitable[int | None]]) -
 
 async def _cancel(holder: Holder, items: list[Any]) -> list[Answer]:
     async def act(item: str) -> None:
-        await acting.cancel(holder, parse_id(item))
+        await changing.cancel(holder, parse_id(item))
 
     return await _each(items, act)
 
 
 async def _move(holder: Holder, items: list[Any]) -> list[Answer]:
     async def act(item: tuple[str, int]) -> int:
-        return await acting.move(holder, parse_id(item[0]), item[1])
+        return await changing.move(holder, parse_id(item[0]), item[1])
 
     return await _each(items, act)
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from capellini.model.errors import Invalid, TooLarge
-from capellini.model.message import MAX_BATCH, Entry, NewEntry, attributes_problem
+from capellini.model.message import MAX_BATCH, MAX_DELAY_S, Entry, NewEntry, attributes_problem
 
 _HEAD: Final = struct.Struct(">QB")
 DELAYED: Final = 1  # flag: some entry has a delay
@@ -22,6 +22,7 @@ MOVED: Final = 2  # flag: some entry has an origin
 
 _NEW: Final = msgspec.msgpack.Decoder(list[NewEntry])
 _ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
+_FORM: Final = "[body, attributes or nil, delay_ms]"
 _RAW: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
@@ -88,16 +89,26 @@ def pack(entries: Sequence[Entry | NewEntry]) -> Packed:
     return Packed(len(entries), msgspec.msgpack.encode(entries)[_head_bytes(len(entries)) :], flags)
 
 
+def _wrong(data: bytes) -> str | None:
+    """What is wrong with entries that were refused, as whoever put them would say it. None: they are none."""
+    try:
+        delays_s = [entry.delay_ms / 1000 for entry in _ENTRIES.decode(data)]
+    except msgspec.MsgspecError:
+        return None
+    outside = [delay_s for delay_s in delays_s if not 0 <= delay_s <= MAX_DELAY_S]
+    return f"delay_s goes from 0 to {MAX_DELAY_S:.15g}, not {outside[0]!r}" if outside else None
+
+
 def check(data: bytes, body_limit: int) -> Packed:
     """Entries as a caller sent them. Raises Invalid or TooLarge: nothing of them is put then."""
     try:
         entries = _NEW.decode(data)
     except msgspec.MsgspecError as error:
-        raise Invalid(f"this is not a MessagePack array of [body, attributes or nil, delay_ms]: {error}") from None
+        raise Invalid(_wrong(data) or f"this is not a MessagePack array of {_FORM}: {error}") from None
     count = len(entries)
     if not 1 <= count <= MAX_BATCH:
         raise Invalid(f"a batch has 1 to {MAX_BATCH} messages, not {count}")
-    if max([len(entry.body) for entry in entries]) > body_limit:
+    if len(data) > body_limit and max([len(entry.body) for entry in entries]) > body_limit:
         raise TooLarge(f"a body in this batch is larger than the {body_limit} bytes that this queue takes")
     flags = 0
     for entry in entries:

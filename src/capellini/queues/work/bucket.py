@@ -134,6 +134,20 @@ def returning(runs: Runs, proof: Proof, at_ms: int) -> tuple[Runs, list[Run]]:
     return _of(runs, proof, Run(0, 0, RETURNING, proof.version, at_ms))
 
 
+def summoned(runs: Runs, start: int, end: int, now_ms: int, at_ms: int) -> tuple[Runs, list[Run]]:
+    """Dead letters that nobody holds begin their way back, without having been taken."""
+    return changed(
+        runs,
+        start,
+        end,
+        lambda run: (
+            run._replace(kind=RETURNING, at_ms=at_ms)
+            if run.kind in UNTAKEN or (run.kind in (HIDDEN, WAITING) and run.at_ms <= now_ms)
+            else None
+        ),
+    )
+
+
 def taken_up(runs: Runs, start: int, end: int, now_ms: int) -> tuple[Runs, list[Run]]:
     """Moves that were left unfinished are taken up: whoever sets their time anew has them for a while."""
     return changed(

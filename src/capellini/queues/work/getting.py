@@ -66,12 +66,24 @@ class Getting:
         if self._task is None:
             self._task = loop.create_task(self._serve())
         try:
-            return await waiter.answer
+            taken = await waiter.answer
+            if taken:
+                await self._place.store.sync()
+                taken = self._in_time(taken)
+            return taken
         except asyncio.CancelledError:
             if waiter.answer.done() and not waiter.answer.cancelled() and waiter.answer.exception() is None:
                 self._place.guards["get went away with its messages"] += 1
                 self._release(waiter.answer.result())
             raise
+
+    def _in_time(self, taken: list[Taken]) -> list[Taken]:
+        """Those whose visibility has not ended meanwhile: others may have the rest by now."""
+        now_s = self._place.clock.elapsed_s()
+        if all(now_s < one.until_s for one in taken):
+            return taken
+        self._place.guards["claim came too late to be handed out"] += 1
+        return [one for one in taken if now_s < one.until_s]
 
     def stop_waiting(self) -> None:
         """Long polls end now, with nothing: the node is going away."""
@@ -130,10 +142,7 @@ class Getting:
             return [], error if isinstance(error, CapelliniError) else None
 
     def _hand_out(self, group: list[_Waiter], taken: list[Taken]) -> None:
-        now_s = self._place.clock.elapsed_s()
-        rest = deque(one for one in taken if now_s < one.until_s)
-        if len(rest) < len(taken):
-            self._place.guards["claim came too late to be handed out"] += 1
+        rest = deque(self._in_time(taken))
         for waiter in group:
             if waiter.answer.done():
                 continue

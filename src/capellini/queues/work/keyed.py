@@ -33,9 +33,10 @@ NOBODY: Final = -1
 
 
 async def put_keyed(
-    place: Place, putting: Putting, reading: Reading, key: str, packed: Packed, ttl_s: float
+    place: Place, putting: Putting, reading: Reading, key: str, packed: Packed, ttl_s: float, new: bool = False
 ) -> tuple[int, bool]:
-    """Put one message once: its id, and whether an earlier put with this key was it."""
+    """Put one message once: its id, and whether an earlier put with this key was it. `new`: hardly ever was there one,
+    so nobody looks first."""
     cell: Cell[int] = Cell(
         place.store,
         place.clock,
@@ -49,7 +50,9 @@ async def put_keyed(
         ttl_s=max(1, int(ttl_s)),
         sync=place.sync_first,
     )
-    named = await cell.read()
+    if new:
+        cell.learn({})  # a wrong guess is a refusal that shows who has the key, and an id for nothing
+    named = NOBODY if new else await cell.read()
     for _ in range(MAX_TRIES):
         if named != NOBODY and await _was_put(place, reading, named):
             place.guards["key was used before"] += 1

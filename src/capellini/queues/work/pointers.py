@@ -89,6 +89,12 @@ def gone(pointers: Pointers, bucket: int) -> bool:
     return bucket < pointers.reader and bucket not in pointers.listed
 
 
+def has_gaps(pointers: Pointers | None, bucket: int) -> bool:
+    """Is something known to be missing there?"""
+    entry = pointers.listed.get(bucket) if pointers is not None else None
+    return entry is not None and entry.kind == GAPS
+
+
 def announced(pointers: Pointers, bucket: int, at_ms: int) -> Pointers:
     """List a bucket before the first claim in it, or bring its time forward."""
     if gone(pointers, bucket):

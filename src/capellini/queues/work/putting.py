@@ -91,6 +91,8 @@ class Putting:
         self._waiting: deque[_Piece] = deque()
         self._waiting_bytes = 0
         self._groups: set[asyncio.Task[Any] | None] = set()  # those that will look for what waits
+        self._named: list[tuple[_Piece, float]] = []  # with ids of their own and deadlines, waiting to be written
+        self._writing_named = False
         self._ahead: tuple[int, int, float] = (0, 0, 0.0)  # first, end, reserved at
         self._ahead_size = 0
         self._background: set[asyncio.Task[None]] = set()
@@ -113,15 +115,37 @@ class Putting:
         too late, and the id is void now. Raises Unknown, Unavailable."""
         call = _Call(packed, asyncio.get_running_loop().create_future(), tells=False)
         piece = call.pieces[0]
-        piece.first = id
-        piece.tries = MAX_TRIES
-        await self._write(id // self._place.size, [piece], self._place.now_ms(), deadline_s)
-        piece = call.pieces[0]
-        if piece.tries > MAX_TRIES:  # its id was voided
-            call.answer.exception()
-            return False
-        call.answer.result()
+        piece.first, piece.tries = id, MAX_TRIES
+        self._named.append((piece, deadline_s))
+        if len(self._named) == 1 and not self._writing_named:
+            self._spawn(self._write_named())
+        try:
+            await call.answer
+        except Unavailable:
+            if call.pieces[0].tries > MAX_TRIES:  # its id was voided
+                return False
+            raise
         return True
+
+    async def _write_named(self) -> None:
+        """What waits for the write before goes together: those who carry a pile of dead letters share rows."""
+        self._writing_named = True
+        try:
+            while self._named:
+                waiting, self._named = self._named, []
+                deadline_s = min(deadline_s for _, deadline_s in waiting)
+                buckets: dict[int, list[_Piece]] = {}
+                for piece, _ in sorted(waiting, key=lambda one: one[0].first):
+                    buckets.setdefault(piece.first // self._place.size, []).append(piece)
+                now_ms = self._place.now_ms()
+                await asyncio.gather(
+                    *[
+                        self._run_pieces(pieces, self._write(bucket, pieces, now_ms, deadline_s))
+                        for bucket, pieces in buckets.items()
+                    ]
+                )
+        finally:
+            self._writing_named = False
 
     def _queue(self, piece: _Piece) -> None:
         self._waiting.append(piece)
@@ -133,13 +157,14 @@ class Putting:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._run_group(self._next_group())
+                group = self._next_group()
+                await self._run_pieces(group, self._put_group(group))
         finally:  # here and not in a callback: what is queued before a callback comes would wait for nobody
             self._groups.discard(asyncio.current_task())
 
-    async def _run_group(self, group: list[_Piece]) -> None:
+    async def _run_pieces(self, group: list[_Piece], work: Coroutine[Any, Any, None]) -> None:
         try:
-            await self._put_group(group)
+            await work
         except Exception as error:  # whatever it was, the callers hear of it
             told = error if isinstance(error, CapelliniError) else Unknown(f"the put may have been done: {error!r}")
             for piece in group:
@@ -185,7 +210,7 @@ class Putting:
         self._give_back()
         retries, ahead = place.monoton.retries, self._ahead_size
         sent_at_s = place.clock.elapsed_s()
-        first, end = await place.monoton.change(lambda next: _reserved(next, count, ahead, place.size))
+        first, end = await place.monoton.change(lambda next: _reserved(next, count, ahead, place.size), at_once=True)
         if place.monoton.retries > retries:  # others want ids too: ask less often, for more
             self._ahead_size = min(AHEAD_MOST, max(2 * ahead, 2 * count))
         place.known_next = max(place.known_next, end)

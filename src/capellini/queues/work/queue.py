@@ -15,7 +15,7 @@ import msgspec
 from capellini.model.errors import CapelliniError, StoreError, Unknown
 from capellini.model.message import Entry
 from capellini.queues.work.block import Packed
-from capellini.queues.work.bucket import MOVE_AGAIN_MS, Proof, acked, extended, nacked, returning
+from capellini.queues.work.bucket import MOVE_AGAIN_MS, Proof, acked, extended, nacked, returning, summoned
 from capellini.queues.work.getting import CURRENT, Getting
 from capellini.queues.work.keyed import put_keyed
 from capellini.queues.work.letters import MOVED_TTL_S, PutMoved, carry, origin_of
@@ -63,7 +63,7 @@ class WorkQueue:
 
     async def put_moved(self, key: str, packed: Packed) -> bool:
         """False: it was here already."""
-        return not (await put_keyed(self.place, self.putting, self.reading, key, packed, MOVED_TTL_S))[1]
+        return not (await put_keyed(self.place, self.putting, self.reading, key, packed, MOVED_TTL_S, new=True))[1]
 
     # Getting
 
@@ -179,7 +179,8 @@ class WorkQueue:
             except StoreError as error:
                 errors.append(error)
                 return
-            self._spawn(self.reading.settled(bucket))
+            if self.reading.finished(bucket):
+                self._spawn(self.reading.ended(bucket))
 
         if len(buckets) == 1:
             ((bucket, indexes),) = buckets.items()
@@ -241,10 +242,33 @@ class WorkQueue:
         self.place.woken()
         return total
 
+    async def redrive_these(self, origin: str, ids: Sequence[int]) -> int:
+        """Move those of these letters back to `origin` that came from it and that nobody holds; how many arrived."""
+        mine: list[int] = []
+        for id in sorted(set(ids)):
+            block = await self.reading.block_of(id)
+            if block is not None and _from(block.read()[id - block.first], origin):
+                mine.append(id)
+        now_ms = self.place.now_ms()
+        at_ms = now_ms + MOVE_AGAIN_MS
+        held = [Held(first, count, 0) for first, count in stretches(mine, self.place.size)]
+        marked = await self._decided(
+            held, lambda index: lambda runs, proof: summoned(runs, proof.start, proof.end, now_ms, at_ms)
+        )
+        for bucket in {first // self.place.size for runs in marked for first, _ in runs}:
+            await self.reading.lower(bucket, at_ms)  # nobody may have been there before: a crash must not strand them
+        total = await self._back(marked)
+        self.place.woken()
+        return total
+
     async def _return(self, letters: Sequence[Held]) -> int:
         """Held dead letters begin their way back, and are carried; how many arrived."""
         at_ms = self.place.now_ms() + MOVE_AGAIN_MS
-        marked = await self._decided(letters, lambda index: lambda runs, proof: returning(runs, proof, at_ms))
+        return await self._back(
+            await self._decided(letters, lambda index: lambda runs, proof: returning(runs, proof, at_ms))
+        )
+
+    async def _back(self, marked: Sequence[Sequence[tuple[int, int]]]) -> int:
         ids = [id for runs in marked for first, count in runs for id in range(first, first + count)]
         piles = [Buried(first, count, False) for first, count in stretches(ids, self.place.size)]
         return sum(await asyncio.gather(*[self._carry(pile) for pile in piles]))

@@ -86,8 +86,8 @@ class Reading:
         self._next_read_s = -1e9
 
     async def claim(self, wanted: int, visibility_ms: int) -> list[Taken]:
-        """Up to `wanted` messages that can be had now. Raises Gone when this generation is closed and empty of
-        sense."""
+        """Up to `wanted` messages that can be had now; to be handed out once the store has synced. Raises Gone when
+        this generation is closed and empty of sense."""
         place = self._place
         pointers = await self._refreshed()
         taken: list[Taken] = []
@@ -227,8 +227,9 @@ class Reading:
                 raise Dropped(bucket, ())
         limit = place.options.delivery_limit
         return await place.cell(bucket).change(
-            lambda runs: claim(runs, offers, wanted, place.now_ms(), until_ms, limit), fresh=False
-        )
+            lambda runs: claim(runs, offers, wanted, place.now_ms(), until_ms, limit),
+            fresh=False, durable=False, at_once=True,
+        )  # fmt: skip
 
     def _bury(self, bucket: int, claimed: Claimed, runs: Runs) -> None:
         place = self._place
@@ -314,13 +315,17 @@ class Reading:
         place = self._place
         await place.pointers.change(lambda now: (pointing.announced(now, bucket, at_ms), None))
 
+    def finished(self, bucket: int) -> bool:
+        """Is all in the bucket finished, as far as this node knows?"""
+        runs = self._place.cell(bucket).seen
+        return runs is not None and standing(runs, self._place.size).finished
+
     async def settled(self, bucket: int) -> None:
         """Something in the bucket was finished: was it the last?"""
-        runs = self._place.cell(bucket).seen
-        if runs is not None and standing(runs, self._place.size).finished:
-            await self._ended(bucket)
+        if self.finished(bucket):
+            await self.ended(bucket)
 
-    async def _ended(self, bucket: int) -> None:
+    async def ended(self, bucket: int) -> None:
         """All in the bucket is finished."""
         place = self._place
         place.forget(bucket)
@@ -414,15 +419,17 @@ class Reading:
 
     def _may_look(self, bucket: int, offers: list[Offer], hole: int | None) -> bool:
         """Is it time to ask the store what others have put? A hole below what is known is asked about less often, and
-        each apart: one that stays must not take the turn of what lies above."""
-        if offers:
-            return False  # something to give is here: what others have put can wait for the next claim
+        each apart: one that stays must not take the turn of what lies above. Where something to give is here, what
+        others have put can wait a while, but not for ever: something may come due at every claim; and where it is
+        known to be missing it is looked for, since this visit puts off the next one."""
         now_s = self._place.clock.elapsed_s()
-        key, every_s = ((bucket, -1), LOOK_S) if hole is None else ((bucket, hole), GAP_MS / 1000)
-        if now_s - self._looked_s.get(key, -1e9) < every_s:
-            return False
+        key = (bucket, -1 if hole is None else hole)
+        every_s = LOOK_S if hole is None and not offers else GAP_MS / 1000
         if len(self._looked_s) > LOOKS_KEPT:
             self._looked_s.clear()
+        waits = bool(offers) and not pointing.has_gaps(self._place.pointers.seen, bucket)
+        if now_s - self._looked_s.setdefault(key, now_s if waits else -1e9) < every_s:
+            return False
         self._looked_s[key] = now_s
         return True
 

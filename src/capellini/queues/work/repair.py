@@ -25,7 +25,7 @@ from capellini.queues.work.pointers import DONE, DROPPED, GAPS, Pointers
 from capellini.queues.work.reading import Reading, block_in
 from capellini.queues.work.runs import FRESH, VOID, Runs, pieces
 from capellini.store.interface import Cas, Change, Slice
-from capellini.store.schema import BUCKETS
+from capellini.store.schema import BUCKETS, POINTERS
 
 MOST_PER_STEP: Final = 64  # buckets dropped or repaired in one step: a node does other things too
 PAGE_ROWS: Final = 64
@@ -147,7 +147,7 @@ class Repair:
         return False
 
     async def clear(self) -> bool:
-        """Drop all buckets of a generation that is over; True when nothing is left. Its monoton row stays, closed."""
+        """Drop all buckets of a generation that is over; True when nothing is left but what expires by itself."""
         place = self._place
         pointers = await place.pointers.read()
         next = await place.monoton.read()
@@ -155,7 +155,18 @@ class Repair:
         left = [*sorted(pointers.listed), *range(pointers.reader, last + 1)]
         todo = [bucket for bucket in dict.fromkeys(left) if not _is_dropped(pointers, bucket)]
         cleared = [await self._clear_bucket(bucket) for bucket in todo[:MOST_PER_STEP]]
-        return all(cleared) and len(todo) <= MOST_PER_STEP
+        if not all(cleared) or len(todo) > MOST_PER_STEP:
+            return False
+        await self._let_list_expire()
+        return True
+
+    async def _let_list_expire(self) -> None:
+        place = self._place
+        for row in (await place.store.read(Slice(POINTERS, place.partition, limit=1))).rows:
+            before, name = text_of(row.values, TOKEN), new_name(place.random)
+            change = Change((), {TOKEN: before}, {**row.values, TOKEN: follow(before, name)})
+            cas = Cas(POINTERS, place.partition, (change,), ttl_s=MARKER_TTL_S)
+            await settle_named(place.store, place.clock, cas, (), before, name)  # refused: another has done it
 
     async def _clear_bucket(self, bucket: int) -> bool:
         try:

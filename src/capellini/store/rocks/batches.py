@@ -14,7 +14,7 @@ from rocksdict import WriteBatch
 
 from capellini.store.cells import TOMBSTONE, Cells, RowCodec, merge
 from capellini.store.checks import MAX_TTL_S, rules_of
-from capellini.store.interface import MAX_BATCH_ROWS, Batch, Cas, Key, Level
+from capellini.store.interface import MAX_BATCH_ROWS, Batch, Cas, Change, Key, Level
 from capellini.store.layout import (
     APART_KEYS,
     BEYOND,
@@ -30,6 +30,7 @@ from capellini.store.layout import (
     unpack_marks,
 )
 from capellini.store.rocks.database import Database, Space, upper
+from capellini.store.rocks.recent import Known, anew
 from capellini.store.rocks.stamps import Stamps
 
 _SERIAL: Final = (Level.SERIAL, Level.LOCAL_SERIAL)
@@ -150,6 +151,18 @@ class Batches:
         return made, None
 
     # ---- compare-and-set
+
+    def over(self, known: Known, change: Change) -> WriteBatch | None:
+        """What a change of a row that is known writes, when all of the row is written anew."""
+        stamps = self._stamps
+        timestamp_us = max(stamps.tick(stamps.now_us()), stamps.newest_us + 1)
+        record = anew(known, change, timestamp_us)
+        if record is None:
+            return None
+        stamps.newest_us = timestamp_us
+        made = WriteBatch(raw_mode=True)
+        made.put(known.place, record)
+        return made
 
     def changes(
         self, plan: Plan, cas: Cas, prefix: bytes, space: Space | None, records: dict[Key | None, bytes | None]

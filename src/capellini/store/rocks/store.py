@@ -30,13 +30,15 @@ from capellini.store.interface import (
     Table,
     Value,
 )
-from capellini.store.layout import BEYOND, CLOCK_KEY, FIRST_TABLE, STATIC, TABLE_KEYS, Plan, declaration
+from capellini.store.layout import BEYOND, CLOCK_KEY, FIRST_TABLE, ROWS, STATIC, TABLE_KEYS, Plan, declaration
 from capellini.store.rocks.batches import Batches
 from capellini.store.rocks.database import Database, Space, upper
+from capellini.store.rocks.recent import Recent
 from capellini.store.rocks.stamps import Stamps
 from capellini.store.rocks.upkeep import Sweeper, Swept
 from capellini.store.worker import SyncWorker
 
+APPLIED: Final = Outcome(True, {})
 CALLS_PER_TURN: Final = 8  # so many calls may pass without a wait; then others get their turn
 
 
@@ -57,6 +59,7 @@ class RocksStore(Store):
         self._worker = SyncWorker(database.flush, clock, self.counts)
         self._stamps = Stamps(clock)
         self._batches = Batches(database, self._stamps)
+        self._recent = Recent()
         self._sweeper = Sweeper(database)
         self._calls = 0
         self._plans: dict[str, Plan] = {}
@@ -102,6 +105,7 @@ class RocksStore(Store):
 
     def _load(self) -> None:
         """What the folder says about itself."""
+        self._recent.clear()
         self._stamps.load(self._database.rows.get(CLOCK_KEY))
         self._tables: dict[str, Any] = {
             bytes(key[len(TABLE_KEYS) :]).decode(): msgspec.json.decode(value)
@@ -238,6 +242,7 @@ class RocksStore(Store):
             check_batch(batch)
             self._writable()
             prefix = plan.prefix(batch.partition)
+            self._forget(prefix)
             made = self._batches.merging(plan, batch, self._make_space(plan, prefix), prefix)
         else:
             self._writable()
@@ -259,6 +264,7 @@ class RocksStore(Store):
         plan = self._plan(table)
         self._writable()
         prefix = plan.prefix(partition)
+        self._recent.clear()
         made, gone = self._batches.drop(plan, prefix, self._database.space(plan, prefix), timestamp_us)
         self._count(1, writes=1)
         self._apply(made)
@@ -266,6 +272,17 @@ class RocksStore(Store):
         await self._worker.wait()
 
     async def compare_and_set(self, cas: Cas) -> Outcome:
+        known = self._recent.holding(cas)
+        if known is not None:
+            self._writable(conditional=True)
+            made = self._batches.over(known, cas.changes[0])
+            if made is not None:
+                self.counts.rounds += 1
+                self._count(1, writes=1)
+                self._apply(made)
+                known.values = dict(cas.changes[0].values)
+                await (self._worker.wait() if cas.sync else self._turn())
+                return APPLIED
         check_cas(cas)
         plan = self._plan(cas.table)
         self._writable(conditional=True)
@@ -293,10 +310,34 @@ class RocksStore(Store):
         if not cas.drop and any(change.key is not None for change in cas.changes):
             space = self._make_space(plan, prefix)
         self._apply(self._batches.changes(plan, cas, prefix, space, records))
+        self._remember(plan, cas, prefix, records, current)
         if cas.drop:
             self._database.forget(prefix, space)
         await (self._worker.wait() if cas.sync else self._turn())
-        return Outcome(True, {})
+        return APPLIED
+
+    def _remember(
+        self,
+        plan: Plan,
+        cas: Cas,
+        prefix: bytes,
+        records: dict[Key | None, bytes | None],
+        current: dict[Key | None, dict[str, Value]],
+    ) -> None:
+        """What was applied, for the next one; nothing that it may have changed is remembered as it was."""
+        self._forget(prefix)
+        change = cas.changes[0]
+        static = change.key is None
+        if len(cas.changes) > 1 or cas.drop or cas.ttl_s is not None or change.expect is None or plan.table.apart:
+            return
+        codec, record = plan.statics if static else plan.rows, records[change.key]
+        if (static or change.key == ()) and (record is None or codec.lasts(record)):
+            place = prefix + (STATIC if static else ROWS)
+            self._recent.changed(cas, place, codec, current.get(change.key))
+
+    def _forget(self, prefix: bytes) -> None:
+        self._recent.forget(prefix + STATIC)
+        self._recent.forget(prefix + ROWS)
 
     def _record(self, plan: Plan, prefix: bytes, space: Space | None, key: Key | None) -> bytes | None:
         if key is None:
@@ -320,8 +361,10 @@ class RocksStore(Store):
         self._worker.written()
 
     async def sync(self) -> None:
-        self._writable(conditional=True)
-        await self._worker.wait()
+        self._open()
+        self._worker.check()
+        if not self._worker.clean:
+            await self._worker.wait()
 
     async def skew_s(self) -> float:
         return 0.0
@@ -337,6 +380,7 @@ class RocksStore(Store):
         seen, made = self._sweeper.step(self._plans, limit, self._stamps.now_us())
         removed = len(made)
         if removed:
+            self._recent.clear()
             self._apply(made)
         return Swept(seen, removed, self._sweeper.finished)
 
