@@ -173,6 +173,7 @@ class Flow:
         options: dict[str, float] | None = None,
     ) -> None:
         self.servers = list(servers)
+        self.homes = [self.servers]  # a key is known to all nodes of a home
         self.chance = random.Random(seed)
         self.history = History(epoch_s=time.time())
         self.queue = "jobs"
@@ -306,10 +307,11 @@ class Flow:
 
     async def _put_once(self, who: str, chance: random.Random, sent: list[Sent]) -> None:
         """Until it is confirmed, each time at another node; sometimes once more after that."""
-        at = chance.randrange(len(self.servers))
+        servers = self.homes[0] if len(self.homes) == 1 else chance.choice(self.homes)
+        at = chance.randrange(len(servers))
         end_s = time.monotonic() + DEADLINE_S
         while time.monotonic() < end_s:
-            server = self.servers[at % len(self.servers)]
+            server = servers[at % len(servers)]
             confirmed = await self._put(who, server, self._hasty, sent, _cut_s(chance))
             if confirmed and chance.random() < 0.8:
                 return

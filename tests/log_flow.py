@@ -43,7 +43,7 @@ class LogFlow(Flow):
     def noted(self, receipt: str) -> str:
         said = parse(receipt)
         place = self.noted_id(f"{said.extent}:{said.number}")
-        return receipt_text(named(said.generation, said.reader), said.epoch, said.delivery, place)
+        return receipt_text(named(GENERATION, said.reader), said.epoch, said.delivery, place)
 
     async def _create(self) -> None:
         await super()._create()

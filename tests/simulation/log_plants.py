@@ -410,13 +410,18 @@ def row_that_was_taken_unheard_left_alone(patch: Patch) -> None:
         def add(self, one: Any) -> None:
             return None
 
-    made = readers.Readers.__init__
+    made, turn = readers.Readers.__init__, readers.Readers.turn
 
     def forgetful(self: Any, *arguments: Any) -> None:
         made(self, *arguments)
         self._asked = Nothing()
 
+    async def again(self: Any) -> None:
+        await turn(self)
+        self._asked = Nothing()
+
     patch(readers.Readers, "__init__", forgetful)
+    patch(readers.Readers, "turn", again)
 
 
 @plants(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from tests.unit.log_world import QUEUE, LogNode, Wires, bodies_in, pull, put, se
 from tests.unit.test_log_delaying import _world as delayed_world
 
 from capellini.model import chunks
-from capellini.model.errors import Unavailable
+from capellini.model.errors import Unavailable, Unknown
 from capellini.model.message import Delivery
 from capellini.queues.events import Events
-from capellini.queues.log import desk
+from capellini.queues.log import desk, lines
 from capellini.queues.log.delaying import waiting_name
 from capellini.queues.log.keeper import LogKeeper
 from capellini.store.schema import TABLES
@@ -35,6 +36,40 @@ def test_a_block_that_is_missing_is_not_passed() -> None:
         owner.reading.top = lambda: 5  # type: ignore[method-assign]
         assert await owner.take(10, 1 << 20, None) == []
         assert node.keeper.guards["block is not there"] > 0
+
+    run(work(), 1)
+
+
+def test_a_writer_that_hears_of_its_block_after_its_lease_confirms_nothing() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("ab")
+        node = nodes["a"]
+        assert node.client is not None
+        await put(node, [b"first"])
+        (writer,) = (await node.queue()).writers.accepting()
+        putting = node.client.spawn(put(node, [b"second"]))
+        while not any(flight.items for flight in writer._flights):
+            await nodes["b"].clock.sleep(0.000_1)
+        node.client.pause(30.0)
+        with pytest.raises(Unknown):
+            await putting
+        assert node.keeper.guards["not confirmed: the lease is over"] == 1
+
+    run(work(), 1)
+
+
+def test_what_a_broken_writer_handed_back_may_be_there_until_its_extent_is_sealed() -> None:
+    async def work() -> None:
+        chunk = chunks.pack([b"x"])
+        line = lines.Line()
+        for unsure in (True, False):
+            item = lines.Item(chunk, chunks.head_of(chunk), asyncio.get_running_loop().create_future())
+            item.unsure = unsure
+            line.items.append(item)
+        sent, waiting = line.items
+        lines._fail(line, Unavailable("the lease is lost"))
+        assert isinstance(sent.answer.exception(), Unknown)
+        assert isinstance(waiting.answer.exception(), Unavailable)
 
     run(work(), 1)
 

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.unit.log_world import (
     LogNode,
     bodies_in,
@@ -21,6 +22,7 @@ from tests.unit.log_world import (
     until,
 )
 
+from capellini.model.errors import Unavailable
 from capellini.model.log import LogParcel
 from capellini.queues.log.cursors import read_cursor
 from capellini.queues.log.owner import BURY_AT_ONCE, Owner
@@ -127,6 +129,53 @@ async def _all_finished(node: LogNode, count: int) -> bool:
     return (await _owner(node)).desk.pages.next == count
 
 
+def test_an_owner_that_was_paused_beyond_its_lease_confirms_no_ack() -> None:
+    """The ack had been sent before, and was durable: but by now another may own the extent, and not know of it."""
+
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node = await _grouped(nodes)
+        await put(node, [b"x"])
+        item = settle_of((await pull(node))[0])
+        owner = await _owner(node)
+        before = owner._cursors.writes
+        assert node.client is not None
+        acking = node.client.spawn((await node.queue()).settle("g", [item]))
+        while owner._cursors.writes == before:
+            await nodes["b"].clock.sleep(0.000_1)
+        node.client.pause(30.0)
+        await nodes["b"].clock.sleep(31.0)
+        (answer,) = await acking
+        assert (answer.ranges, answer.error) == ([], "unknown")
+
+    run(work(), 1)
+
+
+def test_acks_of_an_owner_after_one_whose_clock_was_far_ahead_are_kept() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("abc", visibility_s=60.0)
+        node = await _grouped(nodes)
+        assert node.client is not None
+        await put(node, [b"one", b"two", b"three"])
+        node.client.clock.step(3_600.0)
+        await settle(node, await pull(node, count=1))
+        crash(node, nodes)
+        second = next(iter(nodes.values()))
+        parcels = await pull(second, count=1, wait_s=20.0)
+        assert bodies_in(parcels) == [b"two"]
+        await settle(second, parcels)
+        crash((await _owned_by(nodes)), nodes)
+        (third,) = nodes.values()
+        assert await drained(third, wait_s=20.0) == [b"three"]
+
+    run(work(), 1)
+
+
+async def _owned_by(nodes: dict[str, LogNode]) -> LogNode:
+    (owner,) = [node for node in nodes.values() if (await node.queue()).readers.owners]
+    return owner
+
+
 def test_messages_that_are_too_old_for_a_group_are_skipped_and_finished() -> None:
     async def work() -> None:
         _, nodes = await simulated("a")
@@ -206,3 +255,79 @@ async def test_messages_in_flight_are_kept_as_ranges(tmp_path: Path) -> None:
         assert all(len(flight.left) == 1 for flight in desk.flights.values())
     finally:
         await closed(node)
+
+
+def test_an_owner_settles_nothing_of_another_version_of_its_group() -> None:
+    """Deliveries of both are numbered alike."""
+
+    async def work() -> None:
+        _, nodes = await simulated("a", visibility_s=60.0)
+        node = await _grouped(nodes)
+        await put(node, [b"x"])
+        (before,) = await pull(node)
+        await (await node.queue()).seek_group("g", "earliest")
+        (after,) = await pull(node)
+        assert (before.delivery, before.epoch) == (after.delivery, after.epoch) and before.reader != after.reader
+        owner = next(one for one in (await node.queue()).readers.owners.values() if one.group.version == 2)
+        assert [answer.ranges for answer in await owner.settle([settle_of(before), settle_of(after)])] == [[], [(0, 1)]]
+
+    run(work(), 1)
+
+
+def test_nobody_uses_a_group_as_it_was_when_a_seek_has_returned() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node, other = await _grouped(nodes), nodes["b"]
+        await put(node, [b"x"])
+        held = await pull(other)
+        await until(other.clock, lambda: _knows(other, 1))
+        await (await node.queue()).seek_group("g", "earliest")
+        assert await settle(other, held) == 0
+
+    run(work(), 1)
+
+
+def test_a_node_that_meets_a_later_version_of_a_group_looks_again() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node, other = await _grouped(nodes), nodes["b"]
+        await put(node, [b"x"])
+        await pull(other)
+        assert node.client is not None
+        seeking = node.client.spawn((await node.queue()).seek_group("g", "earliest"))
+        await until(node.clock, lambda: _knows(node, 2))
+        held = await pull(node)
+        assert await _knows(other, 1)
+        assert await settle(other, held) == 1
+        await seeking
+
+    run(work(), 1)
+
+
+async def _knows(node: LogNode, version: int) -> bool:
+    """As of its last look, however old."""
+    found = (await node.queue()).groups.get("g")
+    return found is not None and found.version == version
+
+
+def test_whoever_took_a_row_and_failed_to_begin_goes_on_trying() -> None:
+    """Nobody else does: nothing is taken from a living node."""
+
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node, other = await _grouped(nodes), nodes["b"]
+        await put(node, [b"x"])  # so that it should be read by `node`
+        queue = await other.queue()
+        (extent,) = await queue.extents.look()
+        group = await queue.groups.live("g")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Owner, "begin", _failing)
+            await queue.readers._take_once((extent.name, group.reader), group)
+        assert (await queue.readers.rows.owner(extent.name, group.reader)).node == other.name
+        assert bodies_in(await pull(node, wait_s=10.0)) == [b"x"]
+
+    run(work(), 1)
+
+
+async def _failing(owner: Owner) -> None:
+    raise Unavailable("the store is away")

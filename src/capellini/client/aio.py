@@ -2,8 +2,8 @@
 
     call ──▶ Batcher (puts, acks) ──▶ PatientService ──▶ RemoteService | Broker | whoever owns the folder
 
-Puts without a key, gets and acks of work queues take the fast lane: whole blocks and parcels, one object per message.
-Timed queues use the plain calls.
+Puts without a key, gets and acks of work and log queues take the fast lane: whole blocks or chunks and parcels, one
+object per message. Timed queues use the plain calls.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from capellini.client.consuming import POLL_S, Consumer, Plan, steady
 from capellini.client.counting import RelayedCounters
 from capellini.client.gets import Gets
 from capellini.client.groups import Groups, RelayedLog
-from capellini.client.lanes import Acks, Kinds, Puts, checked, delay_ms, item_bytes
-from capellini.client.messages import Deliveries, Held, Origin, unpacker
+from capellini.client.lanes import CHUNKS, Acks, Kinds, Puts, Takes, checked, delay_ms, item_bytes
+from capellini.client.messages import Held, Origin, unpacker
 from capellini.client.patient import PatientService
 from capellini.client.scheduling import RelayedTimed
 from capellini.model.clock import Chance, Clock, RealClock
@@ -95,6 +95,7 @@ class AsyncClient(Generic[T]):
         self._puts = Puts(service, self._kinds)
         self._timed = RelayedTimed(service)
         self._acks = Acks(service)
+        self._takes = Takes(service, self._kinds)
         self._gets: Gets[Any] = Gets(self._clock)
         self.counters = RelayedCounters(service)
         self._log = RelayedLog(service)
@@ -226,25 +227,23 @@ class AsyncClient(Generic[T]):
         visibility_s: float | None,
     ) -> list[H]:
         async def take(count: int, wait_s: float) -> list[H]:
-            codec = self._codec
-            plain = self._kinds.plain(queue)
-            if not plain:
-                try:
-                    parcels = await self._service.take(queue, count, wait_s, visibility_s)
-                except WrongKind:
-                    self._kinds.is_plain(queue)
-                    plain = True
-            if plain:
-                found = await self._service.get(queue, count, wait_s, visibility_s)
-                return unpack(Deliveries(queue, found, holder, codec)) if found else []
-            if len(parcels) == 1:
-                return unpack(Origin(queue, parcels[0], holder, codec))
-            return [message for parcel in parcels for message in unpack(Origin(queue, parcel, holder, codec))]
+            origins = await self._takes.take(queue, holder, self._codec, count, wait_s, visibility_s)
+            if len(origins) == 1:
+                return unpack(origins[0])
+            return [message for origin in origins for message in unpack(origin)]
 
         async def give_back(messages: list[H]) -> None:
             await self.nack_many(queue, messages, 0.0)
 
-        return await self._gets.get((unpack, holder, queue, visibility_s), count, wait_s, take, give_back)
+        while True:
+            lane = self._kinds.lane(queue)
+            try:
+                if lane == CHUNKS:  # it may be ordered: what comes together is for one consumer
+                    return await take(count, wait_s)
+                return await self._gets.get((unpack, holder, queue, visibility_s), count, wait_s, take, give_back)
+            except WrongKind:
+                if self._kinds.lane(queue) == lane:
+                    raise
 
     async def messages(
         self, queue: str, *, count: int = 1, visibility_s: float | None = None

@@ -10,18 +10,20 @@ A program that works on bodies and acks the batch makes no object per message bu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
 
 from capellini.client.codecs import Codec
-from capellini.client.messages import Held, Origin
-from capellini.model.chunks import attributes_of, bodies_of, heads_of
+from capellini.client.messages import Held, Origin, unpack_chunks
+from capellini.model.chunks import bodies_of, heads_of
 from capellini.model.errors import Invalid
 from capellini.model.log import LogParcel, Settle
+from capellini.queues.log.receipts import receipts_of
 
 H = TypeVar("H", bound=Held[Any])
 Index = int
 Ranges = list[tuple[int, int]]
+UNSAID = 0  # the generation in a receipt: a parcel does not tell
 
 
 class StreamOrigin(Origin):
@@ -63,6 +65,18 @@ class StreamOrigin(Origin):
         return self._visible_ms / 1000
 
 
+class PulledOrigin(StreamOrigin):
+    """The same of a get: any process may ack its messages, by their receipts."""
+
+    def __init__(self, queue: str, parcel: LogParcel, client: Any, codec: Codec[Any] | None) -> None:
+        super().__init__(queue, parcel, client, codec)
+        self.block = parcel.chunks
+
+    @cached_property
+    def receipts(self) -> list[str]:
+        return list(receipts_of(UNSAID, self.settles("ack", None)))
+
+
 class Batch(Sequence[H], Generic[H]):
     """Messages that were delivered together. Subclasses add how they are acked."""
 
@@ -94,7 +108,7 @@ class Batch(Sequence[H], Generic[H]):
             self._messages = [
                 message
                 for origin, block in zip(self.origins, self._blocks, strict=True)
-                for message in unpack(self._kind, origin, block)
+                for message in unpack_chunks(self._kind, origin, block)
             ]
             self._blocks = []
         return self._messages
@@ -111,17 +125,3 @@ class Batch(Sequence[H], Generic[H]):
     def __getitem__(self, index: slice) -> list[H]: ...
     def __getitem__(self, index: int | slice) -> H | list[H]:
         return self.messages[index]
-
-
-def unpack(kind: type[H], origin: StreamOrigin, block: bytes) -> list[H]:
-    """The messages of a parcel, as objects of this class."""
-    messages: list[H] = []
-    for head in heads_of(block):
-        start, bodies = len(messages), bodies_of(block, head)
-        if head.flags:
-            pairs = zip(bodies, attributes_of(block, head), strict=True)
-            messages += [kind(body, given, 0, origin, at) for at, (body, given) in enumerate(pairs, start)]
-        else:
-            numbers = range(start, start + len(bodies))
-            messages += map(kind, bodies, repeat(None), repeat(0), repeat(origin), numbers)  # the fastest of the loops
-    return messages

@@ -179,6 +179,11 @@ class RelayedLog(LogService):
         return await self._call("settle", lambda log: log.settle(queue, group, items))
 
 
+def has_log(service: Service) -> bool:
+    """Are there log queues? Of what is behind a relay that is seen when it is called."""
+    return isinstance(service, Relay) or service.log is not None
+
+
 def log_of(service: Service) -> LogService:
     if isinstance(service, Relay):
         return RelayedLog(service)

@@ -4,23 +4,29 @@ A block is put as a whole or not at all; if the node refuses one because of one 
 one by one in a plain put, so that the good ones work beside the bad one. Acks of messages from the same parcel are
 merged: a thousand messages fetched together are acked by one range.
 
-Blocks and parcels are of work queues. A queue of another kind refuses them as WrongKind: then the plain calls are
-used, and that is remembered (`Kinds`), so that it costs one request in vain now and then.
+Blocks and parcels are of work queues. Log queues have chunks instead (`model.chunks`), and the same is done with those.
+Timed queues have neither: they use the plain calls. A queue of another kind refuses a lane as WrongKind; then the next
+one is tried, and that is remembered (`Kinds`), so that it costs a request or two in vain now and then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from capellini.client.batch import Batcher
-from capellini.client.messages import Held, Origin
-from capellini.client.patient import PatientService
+from capellini.client.batches import PulledOrigin
+from capellini.client.codecs import Codec
+from capellini.client.groups import RelayedLog, has_log
+from capellini.client.messages import Deliveries, Held, Origin
+from capellini.client.patient import STALE_SAYS, PatientService
+from capellini.model import chunks
 from capellini.model.clock import Clock
 from capellini.model.errors import CapelliniError, Invalid, Stale, Unknown, WrongKind
-from capellini.model.log import AT, check_place
+from capellini.model.log import AT, Appended, Settled, check_place, split_name
 from capellini.model.message import NewMessage, attributes_problem
 from capellini.model.service import Done, ParcelAck, Problem, Put, QueueInfo
 from capellini.model.timed import MAX_DUE_S
@@ -32,10 +38,15 @@ R = TypeVar("R")
 PLAIN_FOR_S: Final = 60.0  # a queue that was refused the fast lane is not offered it again for so long
 MAX_BATCHERS: Final = 1_024  # of queues used lately; idle ones beyond are forgotten
 ITEM_BYTES: Final = 16  # around a body on the wire, at most
+GET_BYTES: Final = 4 * 1024 * 1024  # of one get of a log queue
+CHUNK_BYTES: Final = 1024 * 1024  # of one chunk: a block of a log queue
+BLOCKS: Final = "blocks"  # of work queues
+CHUNKS: Final = "chunks"  # of log queues
+PLAIN: Final = "plain"  # of all
 _DONE: Final = Done()
-_STALE: Final = Problem(
-    Stale.name, "the delivery is no longer valid: the message was acked, nacked or purged, or its visibility ended"
-)
+_ATTRIBUTES: Final = itemgetter(1)  # of an Item
+_DELAY: Final = itemgetter(2)
+_STALE: Final = Problem(Stale.name, STALE_SAYS)
 _DOUBTFUL: Final = Problem(
     Unknown.name, "an answer was lost, and now the delivery is not valid: it may have been acked by that attempt"
 )
@@ -71,40 +82,45 @@ class _PerQueue(Generic[I, R]):
 
 
 class Kinds:
-    """Which queues take plain calls only, as far as this client knows. Forgotten after a while: a queue may have been
-    deleted and made anew as another kind, and plain calls work on every kind."""
+    """Which lane queues take, as far as this client knows. Forgotten after a while: a queue may have been deleted and
+    made anew as another kind, and plain calls work on every kind."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._plain_until_s: dict[str, float] = {}
+        self._known: dict[str, tuple[str, float]] = {}  # lane, and until when that is believed
+
+    def lane(self, queue: str) -> str:
+        lane, until_s = self._known.get(queue) or (CHUNKS if AT in queue else BLOCKS, 0.0)
+        if until_s and self._clock.elapsed_s() >= until_s:
+            del self._known[queue]
+            return self.lane(queue)
+        return lane
 
     def plain(self, queue: str) -> bool:
-        if AT in queue:
-            return True  # only log queues have groups
-        until_s = self._plain_until_s.get(queue)
-        if until_s is None:
-            return False
-        if self._clock.elapsed_s() >= until_s:
-            del self._plain_until_s[queue]
-            return False
-        return True
+        return self.lane(queue) == PLAIN
 
-    def is_plain(self, queue: str) -> None:
-        if len(self._plain_until_s) >= MAX_BATCHERS:
-            self._plain_until_s.clear()
-        self._plain_until_s[queue] = self._clock.elapsed_s() + PLAIN_FOR_S
+    def refused(self, queue: str, lane: str, has_log: bool) -> None:
+        """The queue is of another kind than was thought. It is not asked of which: a side of a cut that takes puts may
+        not know. `has_log`: there are log queues at all."""
+        self._learn(queue, CHUNKS if lane == BLOCKS and has_log else PLAIN)
+
+    def _learn(self, queue: str, lane: str) -> None:
+        if len(self._known) >= MAX_BATCHERS:
+            self._known.clear()
+        self._known[queue] = lane, self._clock.elapsed_s() + PLAIN_FOR_S
 
     def learn(self, info: QueueInfo) -> QueueInfo:
         if info.kind == "work":
-            self._plain_until_s.pop(info.name, None)
+            self._known.pop(info.name, None)
         else:
-            self.is_plain(info.name)
+            self._learn(info.name, CHUNKS if info.kind == "log" else PLAIN)
         return info
 
 
 class Puts:
     def __init__(self, service: PatientService, kinds: Kinds) -> None:
         self._service = service
+        self._log = RelayedLog(service)
         self._kinds = kinds
         self._plain: _PerQueue[Item, Put | Problem] = _PerQueue(self._block)
         self._single: _PerQueue[NewMessage, Put | Problem] = _PerQueue(self._one_by_one)
@@ -135,19 +151,45 @@ class Puts:
         return results  # type: ignore[return-value]  # all are filled now
 
     async def _block(self, queue: str, items: list[Item]) -> list[Put | Problem]:
-        if self._kinds.plain(queue):
+        lane = self._kinds.lane(queue)
+        if lane == PLAIN or (lane == CHUNKS and any(map(_DELAY, items))):  # a chunk knows no delay
             return await self._one_by_one(queue, [as_message(item) for item in items])
         try:
+            if lane == CHUNKS:
+                return await self._chunks(queue, items)
             runs = await self._service.put_block(queue, msgspec.msgpack.encode(items))
+        except WrongKind:
+            self._kinds.refused(queue, lane, has_log(self._service.behind))
+            return await self._block(queue, items)
         except Invalid as error:
-            if isinstance(error, WrongKind):
-                self._kinds.is_plain(queue)
-            elif len(items) == 1:
+            if len(items) == 1:
                 return [Problem.of(error)]
             return await self._one_by_one(queue, [as_message(item) for item in items])
         except CapelliniError as error:
             return [Problem.of(error)] * len(items)
         return [put for first, count in runs for put in map(Put, map(str, range(first, first + count)))]
+
+    async def _chunks(self, queue: str, items: list[Item]) -> list[Put | Problem]:
+        """One chunk, or as many as it takes, one after the other. Raises Invalid when the only one is refused."""
+        queue = queue.partition(AT)[0]
+        runs = chunks.cut([item_bytes(item[0], item[1]) for item in items], CHUNK_BYTES)
+        results: list[Put | Problem] = []
+        for start, end in runs:
+            some = items[start:end]
+            attributes = [item[1] for item in some] if any(map(_ATTRIBUTES, some)) else None
+            try:
+                done = await self._log.append(queue, _packed([item[0] for item in some], attributes))
+            except Invalid as error:
+                if len(runs) == 1 or isinstance(error, WrongKind):
+                    raise
+                results += await self._one_by_one(queue, [as_message(item) for item in some])
+            except CapelliniError as error:
+                if len(runs) == 1:
+                    raise
+                results += [Problem.of(error)] * len(some)
+            else:
+                results += _puts_of(done)
+        return results
 
     async def _one_by_one(self, queue: str, messages: list[NewMessage]) -> list[Put | Problem]:
         try:
@@ -159,6 +201,18 @@ class Puts:
         await self._plain.close()
         await self._single.close()
         await self._unkeyed.close()
+
+
+def _packed(bodies: list[bytes], attributes: list[dict[str, str] | None] | None) -> bytes:
+    """Raises Invalid for attributes that cannot be sent at all."""
+    try:
+        return chunks.pack(bodies, attributes)
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"attributes are a map of text to text: {error}") from None
+
+
+def _puts_of(done: Appended) -> list[Put | Problem]:
+    return [Put(f"{done.extent}:{number}") for number in range(done.first, done.first + done.count)]
 
 
 def checked(attributes: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -194,6 +248,39 @@ def delay_ms(delay_s: float) -> int:
     return round(delay_s * 1000)
 
 
+class Takes:
+    """Gets, by the lane of their queue."""
+
+    def __init__(self, service: PatientService, kinds: Kinds) -> None:
+        self._service, self._kinds = service, kinds
+        self._log = RelayedLog(service)
+
+    async def take(
+        self,
+        queue: str,
+        holder: object,
+        codec: Codec[Any] | None,
+        count: int,
+        wait_s: float,
+        visibility_s: float | None,
+    ) -> Sequence[Origin]:
+        """Raises WrongKind: if the queue's lane is another one now, ask again."""
+        lane = self._kinds.lane(queue)
+        try:
+            if lane == BLOCKS:
+                parcels = await self._service.take(queue, count, wait_s, visibility_s)
+                return [Origin(queue, parcel, holder, codec) for parcel in parcels]
+            if lane == CHUNKS:
+                pulled = await self._log.pull(*split_name(queue), count, GET_BYTES, wait_s, visibility_s)
+                return [PulledOrigin(queue, parcel, holder, codec) for parcel in pulled]
+        except WrongKind:
+            if AT not in queue:  # only log queues have groups
+                self._kinds.refused(queue, lane, has_log(self._service.behind))
+            raise
+        found = await self._service.get(queue, count, wait_s, visibility_s)
+        return [Deliveries(queue, found, holder, codec)] if found else []
+
+
 class Acks:
     def __init__(self, service: PatientService) -> None:
         self._service = service
@@ -207,6 +294,9 @@ class Acks:
 
     async def _send(self, queue: str, messages: list[Held[Any] | str]) -> list[Done | Problem]:
         results: list[Done | Problem] = [_DONE] * len(messages)
+        if not {type(getattr(message, "_origin", None)) for message in messages} - {PulledOrigin}:
+            await self._pulled(queue, messages, results)
+            return results
         origins = _origins(messages)
         parcels: dict[Origin, Sequence[int]] = {}  # to the places of its messages
         single: list[int] = []
@@ -249,6 +339,27 @@ class Acks:
                 for place, index in zip(parcels[origin], indexes[origin], strict=True):
                     if index not in good:
                         results[place] = problem
+
+    async def _pulled(self, queue: str, messages: Sequence[Any], results: list[Done | Problem]) -> None:
+        """Messages of a log queue: as ranges of their deliveries."""
+        origins: dict[PulledOrigin, list[int]] = {}  # to the indexes of its messages in the parcel
+        for message in messages:
+            origins.setdefault(message._origin, []).append(message._index)
+        items = [origin.settles("ack", ranges_of(indexes)) for origin, indexes in origins.items()]
+        bad: dict[PulledOrigin, tuple[set[int], Problem]] = {}
+        try:
+            answers: Sequence[Settled | Problem] = await self._service.settle(*split_name(queue), items)
+        except CapelliniError as error:
+            answers = [Problem.of(error)] * len(items)
+        for (origin, indexes), item, answer in zip(origins.items(), items, answers, strict=True):
+            if isinstance(answer, Problem):
+                bad[origin] = set(indexes), answer
+            elif answer.ranges != item.ranges:
+                bad[origin] = origin.missing(item.ranges, answer.ranges), _STALE
+        for place, message in enumerate(messages if bad else ()):
+            missing, problem = bad.get(message._origin, (set[int](), _STALE))
+            if message._index in missing:
+                results[place] = problem
 
     async def close(self) -> None:
         await self._lanes.close()

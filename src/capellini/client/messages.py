@@ -6,18 +6,21 @@ made only when asked for. So a message costs one object, whatever the rate.
 
     Parcel (wire) ──▶ Origin ◀── Held, Held, Held ...    each with its index in the parcel
 
-Queues of other kinds answer with deliveries, one by one. Those of one answer share an Origin that keeps them.
+Log queues answer with parcels of chunks, see `batches`. Timed queues answer with deliveries, one by one; those of one
+answer share an Origin that keeps them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from itertools import repeat
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from capellini.client.codecs import Codec
+from capellini.model.chunks import attributes_of, bodies_of, heads_of
 from capellini.model.message import Delivery
 from capellini.model.receipts import receipts_of
 from capellini.model.service import Parcel
@@ -28,6 +31,8 @@ H = TypeVar("H", bound="Held[Any]")
 
 class Origin:
     """What all messages of one parcel share."""
+
+    block: bytes | None = None  # of a log queue: its messages, until they are made
 
     def __init__(self, queue: str, parcel: Parcel | None, client: Any, codec: Codec[Any] | None) -> None:
         self.queue = queue
@@ -149,6 +154,9 @@ def unpacker(kind: type[H]) -> Callable[[Origin], list[H]]:
     decode: Callable[[msgspec.Raw], list[H]] = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]
 
     def unpack(origin: Origin) -> list[H]:
+        if origin.block is not None:
+            block, origin.block = origin.block, None
+            return unpack_chunks(kind, origin, block)
         if isinstance(origin, Deliveries):
             messages = [kind(each.body, each.attributes or None) for each in origin.found]
         else:
@@ -160,3 +168,17 @@ def unpacker(kind: type[H]) -> Callable[[Origin], list[H]]:
         return messages
 
     return unpack
+
+
+def unpack_chunks(kind: type[H], origin: Origin, block: bytes) -> list[H]:
+    """The messages of a parcel of chunks, as objects of this class."""
+    messages: list[H] = []
+    for head in heads_of(block):
+        start, bodies = len(messages), bodies_of(block, head)
+        if head.flags:
+            pairs = zip(bodies, attributes_of(block, head), strict=True)
+            messages += [kind(body, given, 0, origin, at) for at, (body, given) in enumerate(pairs, start)]
+        else:
+            numbers = range(start, start + len(bodies))
+            messages += map(kind, bodies, repeat(None), repeat(0), repeat(origin), numbers)  # the fastest of the loops
+    return messages

@@ -20,10 +20,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from capellini.client.groups import log_of
 from capellini.client.relay import Relay
 from capellini.client.scheduling import timed_of
 from capellini.model.clock import Chance, Clock
-from capellini.model.errors import CapelliniError, Stale, Unavailable, Unknown
+from capellini.model.errors import CapelliniError, Invalid, Stale, Unavailable, Unknown
+from capellini.model.log import Settle, Settled
 from capellini.model.message import NewMessage
 from capellini.model.service import Done, ExtendItem, NackItem, ParcelAck, Problem, Put, Service
 from capellini.model.timed import MoveItem
@@ -120,7 +122,7 @@ class Patience(msgspec.Struct, frozen=True):
         return max(longest * (0.5 + chance.random() / 2), asked_s or 0.0)
 
     def rule(self, operation: str) -> Rule:
-        if self.retry_unknown_puts and operation in ("put", "put_block"):
+        if self.retry_unknown_puts and operation in ("put", "put_block", "append"):
             return Rule.FREELY
         special = COUNTER_RULES.get(operation) or TIMED_RULES.get(operation) or LOG_RULES.get(operation)
         return special or RULES[operation]
@@ -190,6 +192,15 @@ class PatientService(Relay):
     async def move(self, name: str, items: Sequence[MoveItem]) -> list[Done | Problem]:
         return await self._items("move", items, lambda some: timed_of(self.behind).move(name, some))
 
+    async def settle(self, queue: str, group: str, items: Sequence[Settle]) -> list[Settled | Problem]:
+        """Of a log queue. A problem: nothing of the item was settled, as far as is known. One that was partly stale
+        was not settled before, so that its answer says what is so."""
+
+        async def do(some: Sequence[Settle]) -> list[Settled | Problem]:
+            return [_answered(each) for each in await log_of(self.behind).settle(queue, group, some)]
+
+        return await self._items("settle", items, do)
+
     async def _items(
         self, operation: str, items: Sequence[I], do: Callable[[Sequence[I]], Awaitable[list[V | Problem]]]
     ) -> list[V | Problem]:
@@ -254,7 +265,16 @@ class PatientService(Relay):
         await self.behind.close()
 
 
+STALE_SAYS: Final = "the delivery is no longer valid: the message was acked, nacked or purged, or its visibility ended"
 _LOST_THEN_STALE: Final = "an answer was lost, and now the receipt is stale: it may have been done by that attempt"
+
+
+def _answered(settled: Settled) -> Settled | Problem:
+    """What does not fit is of a queue that was purged or made anew since: the client altered nothing."""
+    if not settled.error and settled.ranges:
+        return settled
+    stale = settled.error in ("", Invalid.name)
+    return Problem(Stale.name, STALE_SAYS) if stale else Problem(settled.error, settled.says)
 
 
 def _total(ranges: Sequence[tuple[int, int]]) -> int:

@@ -26,6 +26,7 @@ from msgspec import Meta
 from capellini.model.chunks import MAX_CHUNK_BYTES
 from capellini.model.errors import Invalid
 from capellini.model.log import LogParcel, Settle, Settled
+from capellini.model.message import MAX_DELAY_S, MAX_VISIBILITY_S
 
 MAX_FRAME_BYTES: Final = MAX_CHUNK_BYTES + 65_536  # from a producer: the largest chunk and what is around it
 MAX_ASKED_BYTES: Final = 2 * 1024 * 1024  # from a consumer: as many ranges as there may be
@@ -121,6 +122,9 @@ def checked_items(frame: SettleItems) -> list[Settle]:
             raise Invalid("extend says for how long, in milliseconds")
         if item.value_ms is not None and item.value_ms < 0:
             raise Invalid(f"{item.verb} for {item.value_ms} ms: that is below zero")
+        most_ms = _MOST_MS.get(item.verb)
+        if most_ms is not None and (item.value_ms or 0) > most_ms:
+            raise Invalid(f"{item.verb} for {item.value_ms} ms: at most for {most_ms}")
         end = item.first + item.count
         for first, count in item.ranges:
             if count < 1 or first < item.first or first + count > end:
@@ -130,4 +134,5 @@ def checked_items(frame: SettleItems) -> list[Settle]:
     return frame.items
 
 
+_MOST_MS: Final = {"nack": int(MAX_DELAY_S * 1000), "extend": int(MAX_VISIBILITY_S * 1000)}
 VERBS: Final = ("ack", "nack", "extend", "release")  # release: nobody has seen it; it does not count as delivered

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import struct
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
@@ -52,6 +53,7 @@ CHUNK_BYTES: Final = 1024 * 1024  # of messages that are put together
 GET_BYTES: Final = 4 * 1024 * 1024  # of one get of single messages
 MOVE_TRIES: Final = 8  # each is lost only if its extent is dropped between a crash and the next attempt
 STALE: Final = Problem("stale", "the receipt is of an earlier delivery, or the message is gone")
+UNSAID: Final = 0  # the generation in a receipt that a client made of a parcel
 FOREIGN: Final = Settled([], Invalid.name, "this is no delivery of this queue, or it was altered")
 
 Current = Callable[[bool], Awaitable[None]]  # for puts? Raises when this generation must not be used (Gone, Paused)
@@ -345,7 +347,11 @@ class LogQueue:
     def _proved(self, item: Settle) -> bool:
         if item.verb not in VERBS or (item.value_ms is not None and item.value_ms < 0):
             return False
-        code = code_of(self.place.secret, item.extent, item.reader, item.epoch, item.delivery, item.first, item.count)
+        of = (item.extent, item.reader, item.epoch, item.delivery, item.first, item.count)
+        try:
+            code = code_of(self.place.secret, *of)
+        except (struct.error, UnicodeEncodeError):
+            return False  # no delivery has such numbers, or such names
         return hmac.compare_digest(code, item.code)
 
     async def _settled(self, group: str, reader: str, extent: str, items: list[Settle]) -> list[Settled]:
@@ -404,7 +410,7 @@ class LogQueue:
             except Invalid as error:
                 results[index] = Problem.of(error)
                 continue
-            if receipt.generation == self.place.generation:
+            if receipt.generation in (self.place.generation, UNSAID):
                 key = (receipt.extent, receipt.epoch, receipt.delivery, values[index])
                 item, indexes = items.setdefault(key, (receipt.settle(verb, values[index]), []))
                 if indexes:
@@ -415,6 +421,8 @@ class LogQueue:
             done = {number for first, count in answer.ranges for number in range(first, first + count)}
             at = None if verb == "ack" or item.value_ms is None else (sent_ms + item.value_ms) / 1000
             for (number, _), index in zip(item.ranges, indexes, strict=True):
+                if answer is FOREIGN and receipts.parse(texts[index]).generation == UNSAID:
+                    continue  # most likely of an earlier generation: stale
                 if answer.error:
                     results[index] = Problem(answer.error, answer.says)
                 elif number in done:

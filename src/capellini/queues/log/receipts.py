@@ -1,6 +1,8 @@
 """Receipts as text, for callers that take single messages: a parcel's proof, and the message's number in it.
 
 MessagePack [generation, extent, reader, epoch, delivery, first, count, code, number]      as URL-safe base64
+
+Who has a parcel and not its queue's generation makes receipts with generation 0: then the code alone tells.
 """
 
 from __future__ import annotations
@@ -37,16 +39,18 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 _RECEIPT: Final = msgspec.msgpack.Decoder(Receipt)
+_OF_NINE: Final = b"\x99"  # MessagePack: an array of nine
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def receipts_of(generation: int, parcel: LogParcel) -> Iterator[str]:
-    """Of each message of a parcel."""
-    for number in range(parcel.first, parcel.first + parcel.count):
-        receipt = Receipt(
-            generation, parcel.extent, parcel.reader, parcel.epoch, parcel.delivery, parcel.first, parcel.count,
-            parcel.code, number,
-        )  # fmt: skip
-        yield urlsafe_b64encode(msgspec.msgpack.encode(receipt)).rstrip(b"=").decode()
+def receipts_of(generation: int, of: LogParcel | Settle) -> Iterator[str]:
+    """Of each message of a delivery. All but the number is written once: three bytes are four characters."""
+    shared = (generation, of.extent, of.reader, of.epoch, of.delivery, of.first, of.count, of.code)
+    alike = _OF_NINE + b"".join(map(_encode, shared))
+    cut = len(alike) // 3 * 3
+    start, rest = urlsafe_b64encode(alike[:cut]).decode(), alike[cut:]
+    for number in range(of.first, of.first + of.count):
+        yield start + urlsafe_b64encode(rest + _encode(number)).rstrip(b"=").decode()
 
 
 def parse(text: str) -> Receipt:
