@@ -18,7 +18,7 @@ import capellini.queues
 from capellini.model.errors import CapelliniError
 from capellini.proof.suites import Result, many, one
 
-SEEDS = range(1, 41)
+SEEDS = (*range(1, 41), 52, 55)  # the last two for guards that decide seldom
 LEAST_PLANTS = 15  # with fewer the simulation has not shown that it finds bugs
 GUARD = re.compile(r'guards\[\s*((?:"[^"]+"|[^\]"])+)\]')
 NAME = re.compile(r'"([^"]+)"')
@@ -64,6 +64,7 @@ ELSEWHERE: dict[str, str] = {
     "delayed batch under a new producer": "its extent was dropped meanwhile: tests/unit/test_log_delaying.py",
     "delayed messages not given back": "they come back by themselves when they are not acked",
     "extent dropped: too old": "retention is longer than a run",
+    "first not raised": "an extent is opened while a list is cut: tests/unit/test_log_writing.py",
     "extent not given up": "nodes of a run crash, they do not leave",
     "message skipped: too old for the group": "no group of a run skips: tests/unit/test_log_owner.py",
     "move begun anew: its extent is gone": "tests/unit/test_log_node.py",

@@ -23,8 +23,11 @@ from capellini.model.timed import MoveItem
 from capellini.node.journal import Journaling, JournalSink
 from capellini.node.node import Node
 from capellini.node.settings import Settings
+from capellini.queues.catalog import QueueRecord
 from capellini.queues.events import Account, Events, Happened, Kind, account, put_place, queue_in
 from capellini.queues.journal import events_in
+from capellini.queues.work.block import Packed
+from capellini.queues.work.queue import WorkQueue
 
 PATIENCE_S = 20.0
 
@@ -99,6 +102,27 @@ async def test_a_put_whose_body_cannot_be_told_is_unknown(node: Node, monkeypatc
     monkeypatch.setattr("capellini.queues.log.queue.LogQueue.append", away)
     (result,) = await node.service.put("kept", [NewMessage(b"x")])
     assert not isinstance(result, Put) and result.error == "unknown" and "not in the journal" in result.says
+
+
+async def test_a_catalog_that_goes_away_after_a_put_does_not_make_it_seem_undone(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.service.create("q")
+    catalog, put = node.service._work.catalog, WorkQueue.put  # type: ignore[attr-defined]
+    here = catalog.live
+
+    async def away(name: str) -> QueueRecord:
+        raise Unavailable("the store is away")
+
+    async def putting(queue: WorkQueue, packed: Packed) -> list[tuple[int, int]]:
+        ids = await put(queue, packed)
+        monkeypatch.setattr(catalog, "live", away)
+        return ids
+
+    monkeypatch.setattr(WorkQueue, "put", putting)
+    assert await node.service.put_block("q", msgspec.msgpack.encode([NewEntry(b"x")])) == [(0, 1)]
+    monkeypatch.setattr(catalog, "live", here)
+    assert [each.body for each in await got(node, "q", 1)] == [b"x"]
 
 
 async def lived(node: Node, queue: str) -> None:

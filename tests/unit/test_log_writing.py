@@ -452,6 +452,33 @@ def test_nothing_is_opened_below_what_was_dropped() -> None:
     simulate(main())
 
 
+def test_a_list_begins_where_it_did_when_an_extent_is_opened_meanwhile() -> None:
+    async def main() -> None:
+        world = World()
+        node, other = await node_in(world), await node_in(world, "b")
+        await node.put(b"x")
+        await node.writers.close(seal=True)
+        (old,) = node.extents.known()
+        await node.extents.drop(old)
+        read, opened = node.extents._read, []
+
+        async def overtaken(*asked: Any) -> Any:
+            found = await read(*asked)
+            opened.append((await other.put(b"y")).extent)
+            return found
+
+        await other.put(b"y")
+        await other.writers.close(seal=True)
+        other = await node_in(world, "c")
+        node.extents._read = overtaken  # type: ignore[method-assign]
+        await node.extents.raise_first()
+        assert node.guards["first not raised"] == 1
+        node.extents._read = read  # type: ignore[method-assign]
+        assert set(opened) < {extent.name for extent in await node.extents.look()}
+
+    simulate(main())
+
+
 # -- nodes ------------------------------------------------------------------------------------------------------------
 
 

@@ -176,8 +176,9 @@ class Dispatcher(Service):
         return await self._only_work(name).message(name, id)
 
     async def put_block(self, name: str, entries: bytes) -> list[tuple[int, int]]:
-        runs = await self._only_work(name).put_block(name, entries)
-        record = await self._work.catalog.live(name)
+        served = self._only_work(name)
+        record = await self._work.catalog.live(name)  # first: what cannot be known after the put would seem to undo it
+        runs = await served.put_block(name, entries)
         if record.options.journal == WITH_BODIES:
             ids = [Put(str(id)) for first, count in runs for id in range(first, first + count)]
             packed = check(entries, record.options.body_limit)
