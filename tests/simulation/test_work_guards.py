@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -210,3 +210,36 @@ def test_what_was_claimed_is_handed_out_though_the_list_could_not_be_told(monkey
         assert queue.place.guards["list not told"] == 1
 
     with_a_queue_of_one_message(story)
+
+
+def test_what_is_written_after_a_claim_saw_its_ids_given_out_is_offered_at_once() -> None:
+    """In virtual time: a bucket with gaps is looked at again after half a second, but not when it is known better."""
+
+    async def main() -> None:
+        world = World()
+        client = world.client("node")
+        await client.store.prepare(TABLES)
+        broker = Broker(client.store, client.clock, client.random)
+        await broker.create("q", "work", {"bucket_size": 100})
+        put_s: dict[bytes, float] = {}
+        waited_s: list[float] = []
+
+        async def produce(who: int) -> None:
+            for number in range(10):
+                bodies = [b"%d.%d.%d" % (who, number, each) for each in range(10)]
+                await broker.put("q", [NewMessage(body) for body in bodies])
+                put_s.update(dict.fromkeys(bodies, client.clock.elapsed_s()))
+
+        async def consume() -> None:
+            while len(waited_s) < 800:
+                for message in await broker.get("q", 7, 2.0):
+                    waited_s.append(client.clock.elapsed_s() - put_s.get(message.body, client.clock.elapsed_s()))
+
+        await client.spawn(_all(*[produce(who) for who in range(8)], *[consume() for _ in range(16)]))
+        assert len(waited_s) == 800 and max(waited_s) < 0.4
+
+    run(main())
+
+
+async def _all(*works: Coroutine[Any, Any, None]) -> None:
+    await asyncio.gather(*works)

@@ -75,6 +75,7 @@ class Place:
         self.size = options.bucket_size
         self.max_skew_ms = int(max_skew_s * 1000)
         self.shelf = Shelf(room, self.size)
+        self.promising: set[int] = set()  # buckets in which this node wrote, or left, something since its last visit
         self.guards: Counter[str] = Counter()
         self.partition: Key = (name, generation)
         # What is only a step towards a change that is synced itself (ids before their block, a listing before its
@@ -144,6 +145,7 @@ class Place:
     def forget(self, bucket: int) -> None:
         """It is finished: nothing of it is needed any more."""
         self.shelf.forget(bucket)
+        self.promising.discard(bucket)
         cell = self._cells.get(bucket)
         if cell is not None and not cell.busy:
             del self._cells[bucket]

@@ -19,6 +19,7 @@ says lowers it after the change and before confirming. One of the two sees the o
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Final, NamedTuple
 
 import msgspec
@@ -98,6 +99,21 @@ def has_gaps(pointers: Pointers | None, bucket: int) -> bool:
     """Is something known to be missing there?"""
     entry = pointers.listed.get(bucket) if pointers is not None else None
     return entry is not None and entry.kind == GAPS
+
+
+def due(pointers: Pointers, now_ms: int, promising: Set[int], visited: Set[int]) -> int | None:
+    """The listed bucket that is overdue for longest. One with gaps that this node knows better of is due at once."""
+    found = min(
+        (
+            (entry.at_ms, bucket)
+            for bucket, entry in pointers.listed.items()
+            if (entry.at_ms <= now_ms or (entry.kind == GAPS and bucket in promising))
+            and entry.kind not in ENDED
+            and bucket not in visited
+        ),
+        default=None,
+    )
+    return None if found is None else found[1]
 
 
 def announced(pointers: Pointers, bucket: int, at_ms: int) -> Pointers:

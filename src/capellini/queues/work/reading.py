@@ -2,10 +2,10 @@
 
 A claim visits buckets one after another until it has what it wants:
 
-    1. listed buckets whose time has come (something hidden can be had again), the longest overdue first
+    1. listed buckets whose time has come (something hidden can be had again), the longest overdue first; and those with
+       gaps in which this node wrote since: a claim came after their ids and before their messages
     2. the bucket this node has been reading
-    3. the first bucket that may hold fresh messages; when other nodes crowd there, one of the next that nobody has
-    listed
+    3. the first that may hold fresh messages; when other nodes crowd there, one of the next that nobody has listed
 
 A visit: look what is written (on the shelf, else in the store) ──▶ list the bucket, if this is the first claim in it
 ──▶ claim in one compare-and-set ──▶ tell the list how the bucket stands now.
@@ -142,16 +142,9 @@ class Reading:
     def _choose(self, pointers: Pointers, visited: set[int]) -> int | None:
         place = self._place
         now_ms, now_s = place.now_ms(), place.clock.elapsed_s()
-        due = min(
-            (
-                (entry.at_ms, bucket)
-                for bucket, entry in pointers.listed.items()
-                if entry.at_ms <= now_ms and entry.kind not in ENDED and bucket not in visited
-            ),
-            default=None,
-        )
+        due = pointing.due(pointers, now_ms, place.promising, visited)
         if due is not None:
-            return due[1]
+            return due
         last = (place.known_next - 1) // place.size if place.known_next else -1
         self._prune(pointers)
         skip = visited | self._exhausted
@@ -185,6 +178,7 @@ class Reading:
         place = self._place
         cell = place.cell(bucket)
         retries, began_s = cell.retries, place.clock.elapsed_s()
+        place.promising.discard(bucket)  # first: what is written while it is looked at calls for another visit
         try:
             offers = await self._offers(bucket, wanted)
             claimed = Claimed(())
@@ -200,7 +194,8 @@ class Reading:
             self._mine = bucket
         self._bury(bucket, claimed, runs)
         got = await self._taken(bucket, claimed, began_s + visibility_ms / 1000)
-        satisfied = sum([one.count for one in got]) >= wanted
+        if satisfied := sum([one.count for one in got]) >= wanted:
+            place.promising.add(bucket)
         try:
             await self._tell(bucket, runs, satisfied)
         except StoreError:  # what was claimed is handed out all the same; its bucket was listed before
