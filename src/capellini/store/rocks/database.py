@@ -34,6 +34,7 @@ from capellini.store.layout import APART_KEYS, BEYOND, HEAD, ROWS, SHARED_KEYS, 
 
 CACHE_BYTES: Final = 32 * 1024 * 1024  # one block cache for everything: hot rows are in memtables anyway
 MEMTABLE_BYTES: Final = 16 * 1024 * 1024
+FILES_APART: Final = 10_000  # of one space apart: far more than the largest extent has
 MEMTABLES_BYTES: Final = 64 * 1024 * 1024  # of all column families together
 LOG_BYTES: Final = 128 * 1024 * 1024  # a larger log makes its oldest column families flush: bounds the time to open
 BLOOM_BITS: Final = 10  # per key: one of a hundred misses reads a block for nothing
@@ -61,9 +62,11 @@ class Database:
         self.scratch: Final = scratch
         self.apart: dict[bytes, Space] = {}  # by the partition's prefix
         self.shared: dict[bytes, Space] = {}  # those that should be apart and are not
-        self._options = _options(Cache(CACHE_BYTES), create)
+        cache = Cache(CACHE_BYTES)  # one for all
+        self._options, self._apart = _options(cache, create), _options(cache, create, apart=True)
         if scratch is not None:
-            self._options.set_max_open_files(-1)  # it must hold its files open: the other process deletes them
+            for options in (self._options, self._apart):
+                options.set_max_open_files(-1)  # it must hold its files open: the other process deletes them
         self.rows: Any = self._opened()
 
     def _opened(self) -> Any:
@@ -71,7 +74,7 @@ class Database:
         access = AccessType.read_write() if self.scratch is None else AccessType.secondary(str(self.scratch))
         try:
             names = Rdict.list_cf(str(path), self._options) if (path / "CURRENT").exists() else []
-            families = {name: self._options for name in names if name != "default"}
+            families = {name: self._apart for name in names if name != "default"}
             return Rdict(str(path), self._options, column_families=families or None, access_type=access)
         except Exception as error:  # rocksdict raises plain Exception for everything
             raise CannotOpen(f"{self.folder} cannot be opened: {error}") from error
@@ -146,7 +149,7 @@ class Database:
 
     def make_family(self, number: int) -> Any:
         """A column family for a space apart; its handle."""
-        self.rows.create_column_family(f"a{number}", self._options)
+        self.rows.create_column_family(f"a{number}", self._apart)
         return self.rows.get_column_family_handle(f"a{number}")
 
     def forget(self, prefix: bytes, space: Space | None) -> None:
@@ -172,7 +175,7 @@ def upper(bound: bytes | None) -> ReadOptions:
     return options
 
 
-def _options(cache: Cache, create: bool) -> Options:
+def _options(cache: Cache, create: bool, apart: bool = False) -> Options:
     blocks = BlockBasedOptions()
     blocks.set_block_cache(cache)
     blocks.set_bloom_filter(BLOOM_BITS, False)
@@ -197,4 +200,8 @@ def _options(cache: Cache, create: bool) -> Options:
     options.set_bytes_per_sync(1024 * 1024)  # flushes write evenly, so that they disturb the log's fsyncs less
     options.set_keep_log_file_num(4)
     options.set_max_log_file_size(1024 * 1024)
+    if apart:  # written once, in order, and dropped whole: there is nothing to compact, and no reason to wait for it
+        options.set_disable_auto_compactions(True)
+        options.set_level_zero_slowdown_writes_trigger(FILES_APART)
+        options.set_level_zero_stop_writes_trigger(FILES_APART)
     return options
