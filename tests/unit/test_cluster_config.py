@@ -321,7 +321,7 @@ def test_something_that_is_not_cql_is_refused() -> None:
 def test_status_of_no_cluster_says_so() -> None:
     done = CliRunner().invoke(cluster_command, ["status", "--name", "none"])
     assert done.exit_code == 0
-    assert done.output == "cluster none: not there\n"
+    assert done.output == "cluster none: not running\n"
 
 
 def test_a_fault_on_no_cluster_is_one_clear_line() -> None:

@@ -52,7 +52,7 @@ def show(chosen: LocalCluster, as_json: bool) -> None:
         click.echo(msgspec.json.encode(answer).decode())
         return
     if not nodes:
-        click.echo(f"cluster {chosen.name}: not there")
+        click.echo(f"cluster {chosen.name}: not running")
         return
     click.echo(f"cluster {chosen.name}: contact points {chosen.contact_points()}")
     if chosen.ca_file.exists():

@@ -34,7 +34,7 @@ from capellini.store.layout import APART_KEYS, BEYOND, HEAD, ROWS, SHARED_KEYS, 
 
 CACHE_BYTES: Final = 32 * 1024 * 1024  # one block cache for everything: hot rows are in memtables anyway
 MEMTABLE_BYTES: Final = 16 * 1024 * 1024
-FILES_APART: Final = 10_000  # of one space apart: far more than the largest extent has
+FILES_APART: Final = 64  # of one space apart, a gigabyte: with more, a look at one place asks too many of them
 MEMTABLES_BYTES: Final = 64 * 1024 * 1024  # of all column families together
 LOG_BYTES: Final = 128 * 1024 * 1024  # a larger log makes its oldest column families flush: bounds the time to open
 BLOOM_BITS: Final = 10  # per key: one of a hundred misses reads a block for nothing
@@ -200,8 +200,8 @@ def _options(cache: Cache, create: bool, apart: bool = False) -> Options:
     options.set_bytes_per_sync(1024 * 1024)  # flushes write evenly, so that they disturb the log's fsyncs less
     options.set_keep_log_file_num(4)
     options.set_max_log_file_size(1024 * 1024)
-    if apart:  # written once, in order, and dropped whole: there is nothing to compact, and no reason to wait for it
-        options.set_disable_auto_compactions(True)
-        options.set_level_zero_slowdown_writes_trigger(FILES_APART)
-        options.set_level_zero_stop_writes_trigger(FILES_APART)
+    if apart:  # written once, in order, and dropped whole: there is nothing to compact until its files are too many
+        options.set_level_zero_file_num_compaction_trigger(FILES_APART)
+        options.set_level_zero_slowdown_writes_trigger(4 * FILES_APART)
+        options.set_level_zero_stop_writes_trigger(8 * FILES_APART)
     return options
