@@ -80,7 +80,7 @@ def test_a_delay_is_counted_from_the_put(entries: list[Entry], put_at_ms: int) -
     if not any(entry.delay_ms for entry in entries):
         assert dues is None
     else:
-        assert dues == [put_at_ms + entry.delay_ms if entry.delay_ms else 0 for entry in entries]
+        assert dues == [put_at_ms + entry.delay_ms + 1 if entry.delay_ms else 0 for entry in entries]
 
 
 @given(st.lists(new_entries, min_size=1, max_size=40))

@@ -27,7 +27,7 @@ from capellini.model import chunks
 from capellini.model.clock import Clock
 from capellini.model.errors import CapelliniError, Invalid, Stale, Unknown, WrongKind
 from capellini.model.log import AT, Appended, Settled, check_place, split_name
-from capellini.model.message import NewMessage, attributes_problem
+from capellini.model.message import NewMessage, attributes_problem, whole_ms
 from capellini.model.service import Done, ParcelAck, Problem, Put, QueueInfo
 from capellini.model.timed import MAX_DUE_S
 
@@ -245,7 +245,7 @@ def delay_ms(delay_s: float) -> int:
         raise Invalid(f"delay_s is a number of seconds, not {delay_s!r}")
     if not 0 <= delay_s <= MAX_DUE_S:  # a work queue takes less, and says so
         raise Invalid(f"delay_s goes from 0 to {MAX_DUE_S:.15g}, not {delay_s!r}")
-    return round(delay_s * 1000)
+    return whole_ms(delay_s)
 
 
 class Takes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Final
@@ -18,6 +19,11 @@ MAX_BATCH: Final = 1_000  # messages, receipts or items in one call
 MAX_WAIT_S: Final = 60.0  # of a long poll
 MAX_VISIBILITY_S: Final = 43_200.0
 MAX_PAGE_BYTES: Final = 16 * 1024 * 1024  # of bodies in one look at messages: it ends there, and goes on by `after`
+
+
+def whole_ms(seconds: float) -> int:
+    """In whole milliseconds, never fewer: what waits so long is not early. (A tenth is 100 of them, not 101.)"""
+    return math.ceil(round(seconds * 1000, 6))
 
 
 class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

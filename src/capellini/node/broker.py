@@ -27,6 +27,7 @@ from capellini.model.message import (
     NewMessage,
     Peeked,
     check_message,
+    whole_ms,
 )
 from capellini.model.options import INTERNAL, WorkOptions, check_own_name, is_internal
 from capellini.model.receipts import code_of, receipts_of
@@ -472,11 +473,11 @@ class Broker(Service):
 
 
 def _entry(message: NewMessage) -> Entry:
-    return Entry(message.body, message.attributes or None, int(message.delay_s * 1000))
+    return Entry(message.body, message.attributes or None, whole_ms(message.delay_s))
 
 
 def longest_delay_s(packed: Packed) -> float:
-    return max(block_of(0, packed, 0).dues_ms() or (0,)) / 1000
+    return max(entry.delay_ms for entry in block_of(0, packed, 0).read()) / 1000
 
 
 def _all(results: list[Done | Problem | None]) -> list[Done | Problem]:

@@ -37,7 +37,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from capellini.model.address import RocksAddress, parse
+from capellini.model.address import CassandraAddress, RocksAddress, parse
 from capellini.model.errors import Invalid, NotFound, Unavailable
 from capellini.model.log import EARLIEST, LATEST
 from capellini.pipeline.source.asking import EVENTS, FAIL, TASK_ROWS, Asked
@@ -49,6 +49,7 @@ from capellini.pipeline.source.reach import Reach, Record, reached
 from capellini.queues.log.extents import OPEN
 
 FOLDER_TASKS: Final = 1  # for each core: whoever opens a folder reads its log first, up to 128 MB
+CLUSTER_TASK_ROWS: Final = 1_000_000  # a connection and a look at the tables take a tenth of a second
 
 Offset = dict[str, Any]
 Made = Callable[[Iterator[Any]], Iterator[Any]]
@@ -100,10 +101,20 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         ranges = asyncio.run(_planned(self._asked, self._record))
+        return [Task(self._record, each) for each in grouped(ranges, self._task_rows(ranges))]
+
+    def _task_rows(self, ranges: list[Range]) -> int:
+        """As asked for; else more where opening what is read costs as much as some of it."""
         rows = self._asked.task_rows
-        if isinstance(parse(self._asked.at), RocksAddress) and rows == TASK_ROWS:  # opening it costs: few tasks
-            rows = max(rows, -(-sum(each.rows for each in ranges) // (FOLDER_TASKS * (os.cpu_count() or 1))))
-        return [Task(self._record, each) for each in grouped(ranges, rows)]
+        if rows != TASK_ROWS:
+            return rows
+        match parse(self._asked.at):
+            case RocksAddress():
+                return max(rows, -(-sum(each.rows for each in ranges) // (FOLDER_TASKS * (os.cpu_count() or 1))))
+            case CassandraAddress():
+                return CLUSTER_TASK_ROWS
+            case _:
+                return rows
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_task(self._asked, self._shape, partition)

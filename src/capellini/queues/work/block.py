@@ -62,10 +62,11 @@ class Block(msgspec.Struct, frozen=True):
         return array_head(len(raws)) + b"".join(bytes(raw) for raw in raws)
 
     def dues_ms(self) -> list[int] | None:
-        """When each message can first be had; None when that is at once for all."""
+        """When each message can first be had; None when that is at once for all. The time of the put was cut to
+        milliseconds: one more, or it would be early by what was cut off."""
         if not self.flags & DELAYED:
             return None
-        return [self.put_at_ms + entry.delay_ms if entry.delay_ms else 0 for entry in self.read()]
+        return [self.put_at_ms + entry.delay_ms + 1 if entry.delay_ms else 0 for entry in self.read()]
 
 
 def array_head(count: int) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from capellini.model.errors import CapelliniError, StoreError, Unknown
-from capellini.model.message import Entry
+from capellini.model.message import Entry, whole_ms
 from capellini.queues.work.block import Packed
 from capellini.queues.work.bucket import MOVE_AGAIN_MS, Proof, acked, extended, nacked, returning, summoned
 from capellini.queues.work.getting import CURRENT, Getting
@@ -122,8 +122,8 @@ class WorkQueue:
         options = self.place.options
         if delay_s is None:
             delay_s = min(options.nack_delay_s * 2.0 ** min(held.version - 1, 40), options.nack_delay_most_s)
-        now_ms = self.place.now_ms()
-        return now_ms + int(delay_s * 1000) + self.place.max_skew_ms if delay_s else now_ms
+        now_ms = self.place.now_ms()  # cut: with a delay one more, or it would be early by what was cut off
+        return now_ms + 1 + whole_ms(delay_s) + self.place.max_skew_ms if delay_s else now_ms
 
     async def _visible_earlier(
         self, held: Sequence[Held], ats: list[int], results: list[list[tuple[int, int]]]
