@@ -19,7 +19,7 @@ from capellini.client.streams import GetLane, GetOpening, PutLane, PutOpening, o
 from capellini.model.clock import Chance, Clock
 from capellini.model.errors import CapelliniError, Invalid, Stale
 from capellini.model.log import Appended, LogParcel
-from capellini.model.message import MAX_DELAY_S, MAX_VISIBILITY_S
+from capellini.model.message import MAX_DELAY_S, MAX_VISIBILITY_S, whole_ms
 from capellini.model.service import Done, Problem, Service
 
 T = TypeVar("T")
@@ -223,13 +223,13 @@ def _worst(batch: Batch[H], bad: Bad) -> CapelliniError:
 def delay_ms(delay_s: float | None) -> int | None:
     if delay_s is not None and not 0 <= delay_s <= MAX_DELAY_S:
         raise Invalid(f"delay_s goes from 0 to {MAX_DELAY_S:.15g}, not {delay_s!r}")
-    return None if delay_s is None else int(delay_s * 1000)
+    return None if delay_s is None else whole_ms(delay_s)
 
 
 def visibility_ms(visibility_s: float) -> int:
     if not 0.1 <= visibility_s <= MAX_VISIBILITY_S:
         raise Invalid(f"visibility_s goes from 0.1 to {MAX_VISIBILITY_S:.15g}, not {visibility_s!r}")
-    return int(visibility_s * 1000)
+    return whole_ms(visibility_s)
 
 
 def raised(results: list[Done | Problem]) -> None:

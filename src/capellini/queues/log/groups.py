@@ -22,7 +22,7 @@ import msgspec
 
 from capellini.model.errors import Conflict, Invalid, NotFound, Unavailable
 from capellini.model.log import DEFAULT_GROUP, EARLIEST, LATEST, MAX_FILTERS, MAX_GROUPS, GroupInfo, GroupOptions
-from capellini.model.message import MAX_DELAY_S
+from capellini.model.message import MAX_DELAY_S, whole_ms
 from capellini.model.options import check_name, options_of
 from capellini.queues.catalog import CACHE_S, SETTLE_S
 from capellini.queues.cell import Cell
@@ -81,12 +81,12 @@ def wants(place: LogPlace, options: GroupOptions) -> Wants:
         return float(getattr(of_queue, name) if own is None else own)
 
     return Wants(
-        visibility_ms=int(value("visibility_s") * 1000),
+        visibility_ms=whole_ms(value("visibility_s")),
         delivery_limit=int(value("delivery_limit")),
-        nack_delay_ms=int(value("nack_delay_s") * 1000),
-        nack_delay_most_ms=int(value("nack_delay_most_s") * 1000),
-        delay_ms=int(options.delay_s * 1000),
-        skip_older_ms=int(options.skip_older_s * 1000),
+        nack_delay_ms=whole_ms(value("nack_delay_s")),
+        nack_delay_most_ms=whole_ms(value("nack_delay_most_s")),
+        delay_ms=whole_ms(options.delay_s),
+        skip_older_ms=whole_ms(options.skip_older_s),
         filter=options.filter,
     )
 

@@ -197,7 +197,7 @@ class Owner:
 
     def _is_due(self, block: Block, wants: Wants) -> bool:
         """Are its messages old enough for a group with a delay? If not, it is known when they are."""
-        due_ms = block.put_ms + wants.delay_ms + self.place.max_skew_ms if wants.delay_ms else 0
+        due_ms = block.put_ms + 1 + wants.delay_ms + self.place.max_skew_ms if wants.delay_ms else 0
         if due_ms <= self.place.now_ms():
             return True
         self._fresh_at_ms = due_ms
@@ -394,7 +394,7 @@ class Owner:
                 acked.append((done, flight.deliveries))
         elif item.verb == "nack":
             delay_ms = self._wants().delay_of(flight.deliveries) if item.value_ms is None else item.value_ms
-            at_ms = now_ms + delay_ms + place.max_skew_ms if delay_ms else now_ms
+            at_ms = now_ms + 1 + delay_ms + place.max_skew_ms if delay_ms else now_ms  # 1: what the clock cut off
             done = desk.nack(item.delivery, ranges, at_ms, delay_ms > 0)
             tell(place, place.events.nacked, self.known_as, done, flight.deliveries)
             self._bury_soon()

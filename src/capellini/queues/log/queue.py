@@ -21,7 +21,7 @@ import msgspec
 from capellini.model import chunks
 from capellini.model.errors import CapelliniError, Conflict, Invalid, StoreError, Unavailable
 from capellini.model.log import Appended, GroupInfo, LogParcel, Settle, Settled
-from capellini.model.message import Delivery, Entry, NewMessage, Peeked, message_bytes
+from capellini.model.message import Delivery, Entry, NewMessage, Peeked, message_bytes, whole_ms
 from capellini.model.service import Done, ExtendItem, NackItem, Problem, Put
 from capellini.model.streams import VERBS
 from capellini.queues.assignments import liking
@@ -235,7 +235,7 @@ class LogQueue:
         """Up to so many messages and about so many bytes; at least one if there is one within the wait."""
         place = self.place
         deadline_s = place.clock.elapsed_s() + wait_s
-        visibility_ms = None if visibility_s is None else int(visibility_s * 1000)
+        visibility_ms = None if visibility_s is None else whole_ms(visibility_s)
         nudge = asyncio.Event()
         self._waiting[nudge] = None
         try:
@@ -391,11 +391,11 @@ class LogQueue:
         return await self._singly(group, "ack", texts, [None] * len(texts))
 
     async def nack(self, group: str, items: Sequence[NackItem]) -> list[Done | Problem]:
-        delays = [None if item.delay_s is None else int(item.delay_s * 1000) for item in items]
+        delays = [None if item.delay_s is None else whole_ms(item.delay_s) for item in items]
         return await self._singly(group, "nack", [item.receipt for item in items], delays)
 
     async def extend(self, group: str, items: Sequence[ExtendItem]) -> list[Done | Problem]:
-        lives = [int(item.visibility_s * 1000) for item in items]
+        lives = [whole_ms(item.visibility_s) for item in items]
         return await self._singly(group, "extend", [item.receipt for item in items], lives)
 
     async def _singly(

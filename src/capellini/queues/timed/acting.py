@@ -58,7 +58,7 @@ async def nack(holder: Holder, held: list[tuple[int, int]], delays_ms: list[int]
         if message is None:
             results.append(None)
             continue
-        at_ms = now_ms + delay_ms + holder.place.max_skew_ms if delay_ms else now_ms
+        at_ms = now_ms + 1 + delay_ms + holder.place.max_skew_ms if delay_ms else now_ms  # 1: cut off
         results.append(at_ms)
         if delay_ms:
             holder.desk.leave(message)

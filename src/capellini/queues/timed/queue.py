@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from capellini.model.errors import CapelliniError, Invalid, NotFound, StoreError, Unavailable
-from capellini.model.message import Delivery, Entry
+from capellini.model.message import Delivery, Entry, whole_ms
 from capellini.model.service import Done, ExtendItem, NackItem, Problem, Put
 from capellini.model.timed import MAX_DUE_S, DueMessage, MoveItem, Scheduled, ShardView, TimedCounts
 from capellini.queues.timed.horizon import ENDING_EPOCH, read_shard
@@ -154,7 +154,7 @@ class TimedQueue:
     async def get(self, count: int, wait_s: float, visibility_s: float | None) -> list[Delivery]:
         """Messages that are due: from the shards here, and from other nodes'. Waits up to `wait_s`."""
         seconds = self.place.options.visibility_s if visibility_s is None else visibility_s
-        got = cast(list[Got], await self.getting.get(count, wait_s, int(seconds * 1000)))
+        got = cast(list[Got], await self.getting.get(count, wait_s, whole_ms(seconds)))
         return [one.delivery for one in got]
 
     async def claim(self, count: int, visibility_ms: int) -> list[Got]:
@@ -202,13 +202,13 @@ class TimedQueue:
         return await self._held("ack", receipts, [None] * len(receipts))
 
     async def nack(self, items: Sequence[NackItem]) -> list[Done | Problem]:
-        delays = [None if item.delay_s is None else int(item.delay_s * 1000) for item in items]
+        delays = [None if item.delay_s is None else whole_ms(item.delay_s) for item in items]
         return await self._held("nack", [item.receipt for item in items], delays)
 
     async def extend(self, items: Sequence[ExtendItem]) -> list[Done | Problem]:
         """Told on this node's clock, from the time of asking."""
         sent_ms = self.place.now_ms()
-        lives = [int(item.visibility_s * 1000) for item in items]
+        lives = [whole_ms(item.visibility_s) for item in items]
         results = await self._held("extend", [item.receipt for item in items], lives)
         return [
             Done((sent_ms + life_ms) / 1000) if isinstance(result, Done) else result
@@ -238,7 +238,7 @@ class TimedQueue:
     def _delay_ms(self, delivery: int) -> int:
         options = self.place.options
         delay_s = min(options.nack_delay_s * 2.0 ** min(delivery - 1, 40), options.nack_delay_most_s)
-        return int(delay_s * 1000)
+        return whole_ms(delay_s)
 
     async def _all_shards(
         self, operation: str, shards: dict[int, list[tuple[int, Any]]], results: list[Done | Problem]

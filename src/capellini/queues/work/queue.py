@@ -69,7 +69,7 @@ class WorkQueue:
 
     async def take(self, count: int, wait_s: float, visibility_s: float | None) -> list[Taken]:
         seconds = self.place.options.visibility_s if visibility_s is None else visibility_s
-        taken = await self.getting.get(count, wait_s, int(seconds * 1000))
+        taken = await self.getting.get(count, wait_s, whole_ms(seconds))
         self._tell(self.place.events.delivered, [((one.first, one.count),) for one in taken], taken)
         return taken
 
@@ -94,7 +94,7 @@ class WorkQueue:
         """For each, when its visibility ends now; None: it was not held any more."""
         skew_ms = self.place.max_skew_ms
         now_ms = self.place.now_ms()
-        ats = [now_ms + int(seconds * 1000) + skew_ms for seconds in visibilities_s]
+        ats = [now_ms + whole_ms(seconds) + skew_ms for seconds in visibilities_s]
         results = await self._decided(held, lambda index: lambda runs, proof: extended(runs, proof, ats[index]))
         await self._visible_earlier(held, ats, results)
         self._tell(self.place.events.extended, results, held)
