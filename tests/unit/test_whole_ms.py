@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import capellini
-
 from capellini.model.message import Entry, whole_ms
 from capellini.queues.work.block import block_of, pack
 
