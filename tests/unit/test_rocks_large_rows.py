@@ -1,0 +1,73 @@
+"""Large rows lie in files beside RocksDB's tree: they are read from everywhere, and go with their partition."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+from tests.unit.rocks_stores import PLAIN, TABLES, keys, opened, row
+
+from capellini.model.clock import RealClock
+from capellini.store.folder import DATA_FOLDER
+from capellini.store.interface import Batch, Slice
+from capellini.store.rocks import RocksStore
+from capellini.store.rocks.copying import copy
+from capellini.store.rocks.database import MEMTABLE_BYTES
+
+LARGE_BYTES = 100_000
+
+
+def _files(folder: Path) -> list[Path]:
+    return list((folder / DATA_FOLDER).glob("*.blob"))
+
+
+async def _filled(folder: Path, partitions: list[str], chance: random.Random) -> tuple[RocksStore, dict[str, bytes]]:
+    """So much that it leaves memory."""
+    store = await opened(folder)
+    values = {p: chance.randbytes(LARGE_BYTES) for p in partitions}
+    rows_each = 3 * MEMTABLE_BYTES // LARGE_BYTES // len(partitions)
+    for p, value in values.items():
+        for number in range(rows_each):
+            await store.write(Batch(PLAIN, (p,), (row(number, value),), sync=False))
+    await store.write(Batch(PLAIN, ("last",), (row(0),)))
+    return store, values
+
+
+async def _first(store: RocksStore, p: str) -> object:
+    return (await store.read(Slice(PLAIN, (p,), limit=1))).rows[0].values["v"]
+
+
+async def test_large_rows_are_read_here_in_another_process_in_a_copy_and_after_opening_again(tmp_path: Path) -> None:
+    store, values = await _filled(tmp_path / "s", ["a", "b"], random.Random(1))
+    assert _files(tmp_path / "s")
+    reader = await RocksStore.open_secondary(tmp_path / "s", tmp_path / "scratch", clock=RealClock())
+    await reader.prepare(TABLES, create=False)
+    await asyncio.to_thread(copy, tmp_path / "s", tmp_path / "copy")
+    copied = await opened(tmp_path / "copy")
+    for p, value in values.items():
+        assert [await _first(each, p) for each in (store, reader, copied)] == [value] * 3
+        assert await keys(reader, p) == await keys(store, p) == await keys(copied, p)
+    for each in (reader, copied, store):
+        await each.close()
+    again = await opened(tmp_path / "s")
+    assert {p: await _first(again, p) for p in values} == values
+    await again.close()
+
+
+async def test_files_of_large_rows_go_when_their_partitions_were_dropped(tmp_path: Path) -> None:
+    folder, chance = tmp_path / "s", random.Random(2)
+    store, _ = await _filled(folder, ["a", "b", "c"], chance)
+    before = set(_files(folder))
+    for letters in ("abc", "defghi"):
+        for p in letters:
+            await store.drop(PLAIN, (p,))
+        await store.close()
+        store, values = await _filled(folder, list("defghi" if letters == "abc" else "jk"), chance)  # it is compacted
+    for _ in range(200):
+        if not before & set(_files(folder)):
+            break
+        await asyncio.sleep(0.05)
+    assert before and not before & set(_files(folder))
+    assert {p: await _first(store, p) for p in values} == values
+    await store.close()
