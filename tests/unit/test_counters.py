@@ -299,6 +299,26 @@ def test_what_cannot_be_written_never_counts_and_says_so() -> None:
     in_world(test)
 
 
+def test_who_flushes_is_not_told_that_nothing_counts_when_another_confirmed_some_of_it() -> None:
+    async def test(world: World) -> None:
+        client = world.client("a")
+        counters = counters_of(client)
+        await counters.add("bad", 8)
+        await counters.add_many([("good", 1)])
+        await counters.add("good", 2)  # confirms both
+        for replica in world.replicas[:2]:
+            world.crash(replica)
+        await client.clock.sleep(5.0)
+        await asyncio.create_task(counters.add_many([("bad", 4)]))  # by one that never asks
+        with pytest.raises(Unknown, match="not confirmed: bad"):
+            await counters.flush()
+        world.calm()
+        await client.clock.sleep(5.0)
+        assert ((await counters.read("good")).value, (await counters.read("bad")).value) == (3, 8)
+
+    in_world(test)
+
+
 def test_every_task_that_added_is_told_what_was_not_written() -> None:
     async def test(world: World) -> None:
         client = world.client("a")

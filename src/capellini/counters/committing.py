@@ -55,6 +55,7 @@ class Committer:
         self._guards = guards
         self.writes = 0
         self._failures: list[Failure] = []
+        self._partly: WeakSet[Any] = WeakSet()  # tasks of whose loose updates some were confirmed since they last asked
         self._busy: set[Mutator] = set()  # with a write under way, also those that take no updates any more
 
     def confirmed(self, mutator: Mutator) -> asyncio.Future[None]:
@@ -121,6 +122,7 @@ class Committer:
                     raise Unknown(f"a mutator of counter {mutator.name} expired while its updates were written")
                 mutator.written = taken
                 mutator.lost = False
+                self._partly |= mutator.adders
                 mutator.loose = min(mutator.loose, mutator.applied - taken)
                 if not mutator.loose:
                     mutator.adders.clear()
@@ -157,6 +159,12 @@ class Committer:
             one.told = True
             one.adders.discard(task)
         self._failures = [one for one in self._failures if one.adders]
+        return found
+
+    def some_confirmed(self, task: asyncio.Task[Any]) -> bool:
+        """Some of its loose updates were, since it last asked, perhaps by a write that another began."""
+        found = task in self._partly
+        self._partly.discard(task)
         return found
 
     def _gone(self, mutator: Mutator) -> StoreError:

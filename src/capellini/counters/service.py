@@ -200,10 +200,11 @@ class Counters(CounterService):
         """All that `add_many` took is durable, or an error says which counters are not: Unavailable when none of it
         counts, else Unknown. Each task that added is told of its own; what nobody was told of yet, whoever asks."""
         good = await self._confirm_all()
-        failed = self._committer.failures(_this_task())
+        task = _this_task()
+        failed, partly = self._committer.failures(task), self._committer.some_confirmed(task)
         if failed:
             says = f"not confirmed: {', '.join(sorted(failed)[:20])}"
-            if good or any(not isinstance(error, Unavailable) for error in failed.values()):
+            if good or partly or any(not isinstance(error, Unavailable) for error in failed.values()):
                 raise Unknown(f"updates of some counters may not count; {says}")
             raise Unavailable(f"updates could not be written, and do not count; {says}")
 
