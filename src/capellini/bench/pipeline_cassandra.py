@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 NAME: Final = "pipeline.cassandra_source_vs_bare"
 KEYSPACE: Final = "bench_pipeline"
 QUEUE: Final = "measured"
-BODY: Final = b"x" * 64
+BODY: Final = b"x" * 100
 CHUNK: Final = 4_000  # messages
 UNDER_WAY: Final = 8
 EXTENT_BYTES: Final = 4_194_304  # small, so that there are several to be read side by side
@@ -51,7 +51,7 @@ class Scale(msgspec.Struct, frozen=True):
     messages: int
 
 
-FULL: Final = Scale(turns=5, messages=1_984_000)
+FULL: Final = Scale(turns=5, messages=3_968_000)
 QUICK: Final = Scale(turns=3, messages=384_000)
 
 

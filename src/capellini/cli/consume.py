@@ -23,12 +23,14 @@ from capellini.client.aio import AsyncClient, AsyncMessage
 from capellini.client.consuming import Failed, StopConsuming
 from capellini.model.errors import Stale
 from capellini.model.log import split_name
+from capellini.model.service import Problem
 
 if TYPE_CHECKING:
-    from capellini.client.async_streams import AsyncBatch
+    from capellini.client.async_streams import AsyncBatch, AsyncConsumer
 
 END_S: Final = 5.0  # that a command gets to end after a second Ctrl-C, before it is killed
 AHEAD: Final = 10_000  # messages of a log queue that may wait here to be printed
+LATE: Final = "they come again: give them more time with --visibility SECONDS"
 INTERRUPTED: Final = 130  # the usual exit code after Ctrl-C
 
 
@@ -87,9 +89,9 @@ def consume(
             loop.add_signal_handler(each, asked_to_stop)
         async with connect_async(at, patience_s=PATIENCE_S) as client:
             kind = await _there(client, queue)
-            if kind == "log" and command is None and count is None:
-                ends = Ends(visibility_s, idle_s, stop)
-                return await print_all(client, queue, ends, lambda batch: say(lines_of(batch, as_json)))
+            if kind == "log" and command is None:
+                ends = Ends(visibility_s, count, idle_s, stop)
+                return await print_all(client, queue, ends, as_json, say)
             return await client.consume(
                 queue, handle, concurrency=concurrency, visibility_s=visibility_s, count=count, idle_s=idle_s, stop=stop
             )
@@ -133,21 +135,23 @@ class Ends(msgspec.Struct, frozen=True):
     """When to stop printing."""
 
     visibility_s: float | None
+    count: int | None
     idle_s: float | None
     stop: asyncio.Event
 
 
 async def print_all(
-    client: AsyncClient[bytes], queue: str, ends: Ends, say: Callable[[AsyncBatch[AsyncMessage[bytes]]], None]
+    client: AsyncClient[bytes], queue: str, ends: Ends, as_json: bool, say: Callable[[list[bytes]], None]
 ) -> int:
     """Hand on what a stream brings, and ack it; how many messages. While one batch is acked the next is printed."""
     name, group = split_name(queue)
     handled = 0
+    ahead = AHEAD if ends.count is None else min(AHEAD, ends.count)
     stopping = asyncio.ensure_future(ends.stop.wait())
     acking: asyncio.Task[None] | None = None
     try:
-        async with client.stream(name, group=group, ahead=AHEAD, visibility_s=ends.visibility_s) as consumer:
-            while not ends.stop.is_set():
+        async with client.stream(name, group=group, ahead=ahead, visibility_s=ends.visibility_s) as consumer:
+            while not ends.stop.is_set() and handled != ends.count:
                 coming = asyncio.ensure_future(consumer.batch(ends.idle_s))
                 await asyncio.wait((coming, stopping), return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
@@ -155,15 +159,21 @@ async def print_all(
                     break
                 if not (batch := coming.result()):
                     break  # idle for so long
+                take = len(batch) if ends.count is None else min(len(batch), ends.count - handled)
                 try:
-                    say(batch)
+                    say(lines_of(batch, as_json)[:take])
                 except StopConsuming:
                     await batch.nack(0.0)
                     break
                 if acking is not None:
                     await acking
-                acking = asyncio.create_task(_acked(batch))
-                handled += len(batch)
+                if take < len(batch):  # the last ones: what nobody was shown goes back with the stream's end
+                    messages = list(batch)
+                    consumer.left.extend(messages[take:])
+                    acking = asyncio.create_task(_acked_some(consumer, messages[:take]))
+                else:
+                    acking = asyncio.create_task(_acked(batch))
+                handled += take
             if acking is not None:
                 await acking
     finally:
@@ -175,7 +185,15 @@ async def _acked(batch: AsyncBatch[AsyncMessage[bytes]]) -> None:
     try:
         await batch.ack()
     except Stale as error:
-        hint(f"{error.says}; they come again: give them more time with --visibility SECONDS")
+        hint(f"{error.says}; {LATE}")
+
+
+async def _acked_some(consumer: AsyncConsumer[AsyncMessage[bytes]], messages: list[AsyncMessage[bytes]]) -> None:
+    for result in await consumer.ack_many(messages):
+        if isinstance(result, Problem):
+            if result.error != Stale.name:
+                raise result.raised()
+            return hint(f"{result.says}; {LATE}")
 
 
 def lines_of(batch: AsyncBatch[AsyncMessage[bytes]], as_json: bool) -> list[bytes]:

@@ -112,6 +112,7 @@ class Consumer(Generic[H]):
         self._client, self._take, self._handler, self._plan = client, take, handler, plan
         self._clock, self._chance = clock, chance
         self._running: dict[asyncio.Task[None], H] = {}
+        self._settling: set[int] = set()  # those of them whose handlers have ended, by identity
         self._changed = asyncio.Event()  # a handler ended
         self._started = 0
         self._acked = 0
@@ -185,7 +186,7 @@ class Consumer(Generic[H]):
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._running[task]
+        self._settling.discard(id(self._running.pop(task)))
         self._changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a consumer task failed", exc_info=error)
@@ -215,6 +216,7 @@ class Consumer(Generic[H]):
         await self._settle(message, "nack", self._client.nack(self._plan.queue, message, delay_s))
 
     async def _settle(self, message: H, what: str, call: Awaitable[None]) -> bool:
+        self._settling.add(id(message))
         try:
             await call
         except CapelliniError as error:
@@ -250,7 +252,9 @@ class Consumer(Generic[H]):
                 log.warning("heartbeat of %d messages: %s", len(held), error)
                 continue
             for message, result in zip(held, results, strict=True):
-                if isinstance(result, Problem) and result.error == Stale.name and message in self._running.values():
+                if not isinstance(result, Problem) or result.error != Stale.name:
+                    continue
+                if message in self._running.values() and id(message) not in self._settling:  # else it is just done
                     lost.add(id(message))
                     log.warning("%r is no longer ours; its handler goes on, others may get it too", message)
 

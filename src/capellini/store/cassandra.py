@@ -89,9 +89,10 @@ class CassandraStore(Store):
         clock = clock or RealClock()
         return cls(await Session.connect(address, clock), clock)
 
-    async def prepare(self, tables: tuple[Table, ...], create: bool = True) -> None:
+    async def prepare(self, tables: tuple[Table, ...], create: bool = True, *, writes: bool = True) -> None:
+        """`writes`: the user is asked for the right to change rows, too."""
         with self._session.call():
-            await cassandra_schema.ensure(self._session, tables, create, self._clock)
+            await cassandra_schema.ensure(self._session, tables, create, self._clock, writes)
             await self._placement.read()
             self._prepared_once = True
 

@@ -38,16 +38,17 @@ MIGRATIONS: Final[Mapping[int, tuple[str, ...]]] = {}
 PAUSES_S: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0)  # between attempts: as long as a node takes to come back
 
 
-async def ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock) -> None:
+async def ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock, writes: bool = True) -> None:
     """Raises CannotOpen with what to do. A cluster that is away for a moment, or whose nodes do not agree yet, as when
     they have just started or several nodes of ours make the same tables at once, is asked again for a while."""
     for pause_s in (*PAUSES_S, None):
         try:
-            return await _ensure(session, tables, create, clock)
+            return await _ensure(session, tables, create, clock, writes)
         except NoRights as error:
+            rights = "SELECT and MODIFY" if writes else "SELECT"
             raise CannotOpen(
                 f"the tables of keyspace {session.address.keyspace} cannot be read or changed by user "
-                f"{session.address.username!r}: grant SELECT and MODIFY on the keyspace ({error.says})"
+                f"{session.address.username!r}: grant {rights} on the keyspace ({error.says})"
             ) from error
         except StoreError as error:
             if pause_s is None:
@@ -58,7 +59,7 @@ async def ensure(session: Session, tables: tuple[Table, ...], create: bool, cloc
             await clock.sleep(pause_s)
 
 
-async def _ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock) -> None:
+async def _ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock, writes: bool) -> None:
     await _agreement(session, clock)
     await _ensure_keyspace(session, create)
     version = await _version(session)
@@ -73,7 +74,7 @@ async def _ensure(session: Session, tables: tuple[Table, ...], create: bool, clo
     await _agreement(session, clock)
     if version is None:
         await _set_version(session, None, SCHEMA_VERSION)
-    if session.address.username:
+    if session.address.username and writes:
         await _probe(session, (cql.VERSIONS, *tables))
 
 

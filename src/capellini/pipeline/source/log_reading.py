@@ -8,9 +8,11 @@ Pages are read ahead in a thread, so that a node or a cluster works on the next 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from capellini.pipeline.source.columns import arrow_schema
@@ -55,26 +57,20 @@ def read_ranges(
         yield made()
 
 
-def ahead(
-    at: str, record: Record, ranges: Sequence[Range], reads_per_s: float | None
-) -> Iterator[tuple[Range, Block]]:
+def ahead(at: str, record: Record, ranges: Sequence[Range], reads_per_s: float | None) -> Iterator[tuple[Range, Block]]:
     """The blocks of some ranges, one page read ahead of whoever takes them."""
     with ThreadPoolExecutor(1) as thread, asyncio.Runner() as runner:
         stack = AsyncExitStack()
-        reach = thread.submit(runner.run, stack.enter_async_context(reached(at, reads_per_s))).result()
+        reach = thread.submit(runner.run, stack.enter_async_context(reached(at, reads_per_s, checked=True))).result()
+        pages = _all_pages(reach, record, ranges)
         try:
-            pages = _all_pages(reach, record, ranges)
             coming = thread.submit(runner.run, _next(pages))
             while (page := coming.result()) is not None:
                 coming = thread.submit(runner.run, _next(pages))
                 yield from ((page[0], block) for block in page[1])
         finally:
-            _closed(thread, runner, stack)
-
-
-def _closed(thread: ThreadPoolExecutor, runner: asyncio.Runner, stack: AsyncExitStack) -> None:
-    closing: Future[None] = thread.submit(runner.run, stack.aclose())
-    closing.result()
+            for closing in (pages.aclose(), stack.aclose()):
+                thread.submit(runner.run, closing).result()
 
 
 Page = tuple[Range, list[Block]]
@@ -84,10 +80,36 @@ async def _next(pages: AsyncIterator[Page]) -> Page | None:
     return await anext(pages, None)
 
 
-async def _all_pages(reach: Reach, record: Record, ranges: Sequence[Range]) -> AsyncIterator[Page]:
-    for wanted in ranges:
+async def _all_pages(reach: Reach, record: Record, ranges: Sequence[Range]) -> AsyncGenerator[Page]:
+    """One range after the other; the first pages of the next ones are read meanwhile."""
+    begun: deque[tuple[Range, asyncio.Queue[list[Block] | None], asyncio.Task[None]]] = deque()
+    waiting = iter(ranges)
+    try:
+        while True:
+            for wanted in islice(waiting, reach.abreast - len(begun)):
+                pages: asyncio.Queue[list[Block] | None] = asyncio.Queue(1)
+                begun.append((wanted, pages, asyncio.create_task(_fill(pages, reach, record, wanted))))
+            if not begun:
+                return
+            wanted, pages, task = begun[0]
+            while (page := await pages.get()) is not None:
+                yield wanted, page
+            await task  # raises what ended it
+            begun.popleft()
+    finally:
+        for *_, task in begun:
+            task.cancel()
+        await asyncio.gather(*(task for *_, task in begun), return_exceptions=True)
+
+
+async def _fill(pages: asyncio.Queue[list[Block] | None], reach: Reach, record: Record, wanted: Range) -> None:
+    try:
         async for page in _pages(reach, record, wanted):
-            yield wanted, page
+            await pages.put(page)
+    except Exception:
+        await pages.put(None)
+        raise
+    await pages.put(None)
 
 
 async def _pages(reach: Reach, record: Record, wanted: Range) -> AsyncIterator[list[Block]]:

@@ -28,7 +28,6 @@ from capellini.model.options import OPTIONS, WorkOptions
 from capellini.queues.catalog import REALM, row_of
 from capellini.store.folder import check_there
 from capellini.store.interface import Page, Slice
-from capellini.store.opening import open_store
 from capellini.store.pages import decode_page, encode_slice
 from capellini.store.schema import (
     BUCKETS,
@@ -50,6 +49,7 @@ READ_TABLES: Final = (
     LOG_EXTENTS, LOG_BLOCKS,
 )  # fmt: skip
 HTTP_WITHIN_S: Final = 60.0
+ABREAST: Final = 4  # a cluster has several nodes, and each several cores
 
 
 class Rows(Protocol):
@@ -72,6 +72,7 @@ class Reach(msgspec.Struct, frozen=True):
     node: str = ""  # the URL of a node, if it is one
     homes: tuple[str, ...] = ()  # data centres that hold copies, where that is known
     alone: bool = False  # it is a folder: what is in it was written by one process
+    abreast: int = 1  # so many partitions are worth reading at a time
 
     async def record(self, name: str) -> Record:
         """Raises NotFound."""
@@ -177,8 +178,9 @@ def queue_path(name: str, rest: str = "") -> str:
 
 
 @asynccontextmanager
-async def reached(at: str, reads_per_s: float | None = None) -> AsyncIterator[Reach]:
-    """Raises CannotOpen, Unavailable or Invalid when there is nothing to be read at that address."""
+async def reached(at: str, reads_per_s: float | None = None, *, checked: bool = False) -> AsyncIterator[Reach]:
+    """Raises CannotOpen, Unavailable or Invalid when there is nothing to be read at that address. `checked`: whoever
+    planned this task has looked at a cluster's tables; it is not told the data centres."""
     address = parse(at)
     match address:
         case NodeAddress():
@@ -195,9 +197,13 @@ async def reached(at: str, reads_per_s: float | None = None) -> AsyncIterator[Re
                 finally:
                     await folder.close()
         case CassandraAddress():
-            store = await open_store(address, create=False)
+            from capellini.store.cassandra import CassandraStore
+
+            store = await CassandraStore.open(address)
             try:
-                yield Reach(_paced(store, reads_per_s), homes=store.homes)
+                if not checked:
+                    await store.prepare(READ_TABLES, create=False, writes=False)
+                yield Reach(_paced(store, reads_per_s), homes=store.homes, abreast=ABREAST)
             finally:
                 await store.close()
 

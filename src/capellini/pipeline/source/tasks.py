@@ -35,7 +35,7 @@ def batches_of(
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
-            reach = runner.run(stack.enter_async_context(reached(asked.at, asked.reads_per_s)))
+            reach = runner.run(stack.enter_async_context(reached(asked.at, asked.reads_per_s, checked=True)))
             rows: list[Made] = []
             parts = read(reach)
             while (part := runner.run(_next(parts))) is not None:
