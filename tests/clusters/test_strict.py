@@ -137,6 +137,10 @@ async def test_missing_rights_are_named_until_they_are_given(strict: LocalCluste
     assert "cannot be read" in await said_to(guest)
     await command(owner, "GRANT SELECT ON KEYSPACE rights TO guest")
     assert "grant SELECT and MODIFY" in await said_to(guest)
+    reader = await CassandraStore.open(guest)  # enough for whoever only reads
+    await reader.prepare(TABLES, create=False, writes=False)
+    assert not (await reader.read(Slice(BUCKETS, ("jobs", 1, 0)))).rows
+    await reader.close()
     await command(owner, "GRANT MODIFY ON KEYSPACE rights TO guest")
     allowed = await CassandraStore.open(guest)
     await allowed.prepare(TABLES)
