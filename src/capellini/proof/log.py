@@ -1,6 +1,6 @@
 """One simulated run of log queues: a pure function of its seed.
 
-As for work queues (`proof.work`): turbulence, calm, drain, check. Extents are tiny, so that a run sees many sealed and
+As for all (`proof.running`): turbulence, calm, drain, check. Extents are tiny, so that a run sees many sealed and
 opened; leases are short, so that pauses outlast them; producers resend, groups are sought back and made anew, and each
 group is drained for itself.
 """
@@ -22,11 +22,11 @@ from capellini.proof.log_nodes import LogNodes
 from capellini.proof.log_plan import KEPT_S, LogPlan, log_plan_of
 from capellini.proof.nodes import Node
 from capellini.proof.plan import MAX_SKEW_S
+from capellini.proof.running import Run, prepared
 from capellini.proof.suites import Result
-from capellini.proof.work import _failure, _Run
 from capellini.queues.log.extents import Extent, extent_of
 from capellini.store.interface import Slice
-from capellini.store.schema import LOG_BLOCKS, LOG_EXTENTS, TABLES
+from capellini.store.schema import LOG_BLOCKS, LOG_EXTENTS
 from capellini.store.simulation.loop import run
 from capellini.store.simulation.world import EPOCH_S, World
 
@@ -43,35 +43,18 @@ async def _run(seed: int) -> Result:
     plan = log_plan_of(seed)
     world = World(faults=plan.faults, replicas=plan.dcs or REPLICAS)
     history = LogHistory([], EPOCH_S, MAX_SKEW_S, plan.skew_kept)
-    unseen: list[str] = history.broken
-    world.loop.call_exception_handler = lambda context: unseen.append(_failure(context))  # type: ignore[method-assign]
-    first = world.client("setup")
-    await first.store.prepare(TABLES)
-    first.crash()
+    await prepared(world, history)
     log = _LogRun(plan, world, history, random.Random(f"log/{seed}"))
-    await log.turbulence()
-    await log.calm()
-    await log.drain()
-    await log.look_for_leftovers()
-    await log.look_at_the_end()
-    return Result(
-        seed=seed,
-        violations=check_log(history),
-        virtual_s=world.loop.time(),
-        messages=sum(len(call.sent) for call in history.calls),
-        faults=dict(world.faults),
-        guards=dict(log.nodes.guards()),
-        history=history.lines(),
-    )
+    return await log.result(seed, lambda: check_log(history))
 
 
-class _LogRun(_Run):
+class _LogRun(Run):
     nodes: LogNodes
     empty_s = 11.0  # longer than any visibility, delay, or put into the dead letters takes
     waiting = 1
 
     def __init__(self, plan: LogPlan, world: World, history: History, chance: random.Random) -> None:
-        self._plan, self._world, self._history, self._chance = plan, world, history, chance
+        super().__init__(plan, world, history, chance)
         self.calm_work_s = plan.calm_s
         self.nodes = LogNodes(world, history, chance, plan)
         self._admin = LogAdmin(self.nodes, chance, plan)
@@ -104,22 +87,13 @@ class _LogRun(_Run):
 
     async def _trouble(self, end_s: float) -> None:
         """As for others, but not once all clients have left."""
-        every_s, chance, nodes, loop = self._plan.node_trouble_every_s, self._chance, self.nodes, self._world.loop
+        every_s, chance, loop = self._plan.node_trouble_every_s, self._chance, self._world.loop
         while every_s:
             wait_s = chance.expovariate(1 / every_s)
             if loop.time() + wait_s >= end_s:
                 return
             await asyncio.sleep(wait_s)
-            node, others = nodes.pick(), len(nodes.living) > 1
-            if not others:
-                nodes.start_new()
-            if chance.random() < 0.6:
-                nodes.crash(node)
-            else:
-                await nodes.drain(node)
-            if others:
-                await asyncio.sleep(chance.choice((0.0, 1.0, 4.0)))
-                nodes.start(node.name) if chance.random() < 0.5 else nodes.start_new()
+            await self._trouble_a_node()
 
     async def _cuts(self) -> None:
         """Data centres are cut from each other, and heal."""
@@ -180,7 +154,11 @@ class _LogRun(_Run):
                         found[named(int(key[1]), extent.name)] = extent
         return found
 
-    async def look_at_the_end(self) -> None:
+    async def look_for_leftovers(self) -> None:
+        await super().look_for_leftovers()
+        await self._look_at_the_end()
+
+    async def _look_at_the_end(self) -> None:
         """The ends of extents, and the versions of groups, as they are when nothing changes any more."""
         history, node = cast(LogHistory, self._history), self.nodes.pick()
         calls = cast(LogCalls, node.broker)

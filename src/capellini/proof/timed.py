@@ -1,6 +1,6 @@
 """One simulated run of timed queues: a pure function of its seed.
 
-As for work queues (`proof.work`): turbulence, calm, drain, check. Here shards are owned, leases are short so that
+As for the others (`proof.running`): turbulence, calm, drain, check. Here shards are owned, leases are short so that
 pauses outlast them, nodes talk to each other over links that get cut, shard counts change, and messages are cancelled
 and moved while they are on their way.
 """
@@ -12,19 +12,19 @@ from typing import Final, cast
 
 from capellini.proof.checkers import check
 from capellini.proof.clients import Consumer, Producer
-from capellini.proof.history import History
+from capellini.proof.history import History, Violation
 from capellini.proof.plan import MAX_SKEW_S, Plan
+from capellini.proof.running import Run, prepared
 from capellini.proof.suites import Result
 from capellini.proof.timed_admin import TimedAdmin
 from capellini.proof.timed_checkers import check_timed
 from capellini.proof.timed_nodes import TimedNode, TimedNodes
 from capellini.proof.timed_plan import timed_plan_of
-from capellini.proof.work import _failure, _Run
 from capellini.queues.timed.holder import FAILED
 from capellini.queues.timed.positions import part_of, ticks_of_ms
 from capellini.queues.timed.proofs import DELIVERY_BITS
 from capellini.store.interface import Slice
-from capellini.store.schema import TABLES, TIMED_ROWS
+from capellini.store.schema import TIMED_ROWS
 from capellini.store.simulation.loop import run
 from capellini.store.simulation.world import EPOCH_S, World
 
@@ -39,27 +39,15 @@ async def _run(seed: int) -> Result:
     plan = timed_plan_of(seed)
     world = World(faults=plan.faults)
     history = History([], EPOCH_S, MAX_SKEW_S, plan.skew_kept, epoch_bits=DELIVERY_BITS)
-    unseen: list[str] = history.broken
-    world.loop.call_exception_handler = lambda context: unseen.append(_failure(context))  # type: ignore[method-assign]
-    first = world.client("setup")
-    await first.store.prepare(TABLES)
-    first.crash()
+    await prepared(world, history)
     timed = _TimedRun(plan, world, history, random.Random(f"timed/{seed}"))
-    await timed.turbulence()
-    await timed.calm()
-    await timed.drain()
-    await timed.look_for_leftovers()
-    if failed := timed.nodes.guards()[FAILED]:
-        history.broken.append(f"{failed} holders of shards failed")
-    return Result(
-        seed=seed,
-        violations=check_timed(history, check(history)),
-        virtual_s=world.loop.time(),
-        messages=sum(len(call.sent) for call in history.calls),
-        faults=dict(world.faults),
-        guards=dict(timed.nodes.guards()),
-        history=history.lines(),
-    )
+
+    def checked() -> list[Violation]:
+        if failed := timed.nodes.guards()[FAILED]:
+            history.broken.append(f"{failed} holders of shards failed")
+        return check_timed(history, check(history))
+
+    return await timed.result(seed, checked)
 
 
 class TimedProducer(Producer):
@@ -69,11 +57,11 @@ class TimedProducer(Producer):
     most_delay_s = 12.0
 
 
-class _TimedRun(_Run):
+class _TimedRun(Run):
     empty_s = 20.0  # longer than any delay
 
     def __init__(self, plan: Plan, world: World, history: History, chance: random.Random) -> None:
-        self._plan, self._world, self._history, self._chance = plan, world, history, chance
+        super().__init__(plan, world, history, chance)
         self.nodes = TimedNodes(world, history, chance, plan.nodes)
         self._admin = TimedAdmin(self.nodes, chance, plan)
         queues = list(plan.queues)
