@@ -1,68 +1,31 @@
-"""Planted bugs of counters: each takes one guard away, and the simulation must find it.
-
-The seeds at which each is found are in `counter_plant_seeds.json`; `python -m tests.simulation.counter_plants` finds
-them anew when a change has shifted what happens at which seed.
-"""
+"""Planted bugs of counters: each takes one guard away, and the simulation must find it."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from tests.simulation.planting import Bed, Patch
 
 from capellini.counters import collecting, committing, mutators, reading
 from capellini.counters.committing import Committer
 from capellini.counters.mutators import Fleet
 from capellini.counters.shards import NO_TALLY, pack
 from capellini.model.errors import Unavailable
-from capellini.proof.suites import one
 from capellini.store.interface import Level
 
-SEEDS = Path(__file__).with_name("counter_plant_seeds.json")
-WANTED = 2  # seeds per plant: one may shift
-MISSING = object()
-Patch = Callable[[Any, str, Any], None]
-PLANTS: dict[str, Callable[[Patch], None]] = {}
+plants = Bed("counters")
 
 
-def plant(made: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    PLANTS[made.__name__] = made
-    return made
-
-
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    before: list[tuple[Any, str, Any]] = []
-
-    def patch(where: Any, attribute: str, value: Any) -> None:
-        before.append((where, attribute, where.__dict__.get(attribute, MISSING)))
-        setattr(where, attribute, value)
-
-    try:
-        PLANTS[name](patch)
-        yield
-    finally:
-        for where, attribute, value in reversed(before):
-            if value is MISSING:
-                delattr(where, attribute)
-            else:
-                setattr(where, attribute, value)
-
-
-@plant
+@plants(7)
 def batch_stamped_by_the_clock(patch: Patch) -> None:
     made = collecting.batch_of
     patch(collecting, "batch_of", lambda *args: msgspec.structs.replace(made(*args), timestamp_us=None))
 
 
-@plant
+@plants(7)
 def batch_timestamp_too_low(patch: Patch) -> None:
     made = collecting.batch_of
 
@@ -72,7 +35,7 @@ def batch_timestamp_too_low(patch: Patch) -> None:
     patch(collecting, "batch_of", low)
 
 
-@plant
+@plants(7)
 def tally_merged_twice(patch: Patch) -> None:
     gather = collecting._gather
 
@@ -84,34 +47,34 @@ def tally_merged_twice(patch: Patch) -> None:
     patch(collecting, "_gather", twice)
 
 
-@plant
+@plants(7)
 def unexpired_shards_collected(patch: Patch) -> None:
     patch(collecting, "cutoff_us", lambda now_us, times: now_us + times.life_us)
 
 
-@plant
+@plants(7)
 def updates_taken_and_confirmed_after_expiry(patch: Patch) -> None:
     patch(mutators, "takes_updates", lambda left, times: True)
     patch(committing, "may_confirm", lambda left: True)
     patch(committing, "next_stamp", lambda stamp_us, now_us, expires_us: min(max(stamp_us + 1, now_us), expires_us - 1))
 
 
-@plant
+@plants(7)
 def confirmed_after_expiry(patch: Patch) -> None:
     patch(committing, "may_confirm", lambda left: True)
 
 
-@plant
+@plants(7)
 def tally_not_read_again(patch: Patch) -> None:
     patch(collecting, "unchanged", lambda before, after: True)
 
 
-@plant
+@plants(7)
 def collected_at_level_one(patch: Patch) -> None:
     patch(collecting, "Level", SimpleNamespace(ALL=Level.ONE, ONE=Level.ONE))
 
 
-@plant
+@plants(7)
 def reader_ignores_through(patch: Patch) -> None:
     counted = reading.counted
 
@@ -121,7 +84,7 @@ def reader_ignores_through(patch: Patch) -> None:
     patch(reading, "counted", all_of_them)
 
 
-@plant
+@plants(7)
 def cleared_before_the_tally_is_there(patch: Patch) -> None:
     async def take(store: Any, name: str, gathered: Any, starts: int, damaged: str, guards: Any) -> Any:
         through_us = collecting.through_of(gathered.highest_us)
@@ -133,12 +96,12 @@ def cleared_before_the_tally_is_there(patch: Patch) -> None:
     patch(collecting, "_take", take)
 
 
-@plant
+@plants(7)
 def timestamps_do_not_rise(patch: Patch) -> None:
     patch(committing, "next_stamp", lambda stamp_us, now_us, expires_us: now_us)
 
 
-@plant
+@plants(7)
 def failed_mutator_goes_on(patch: Patch) -> None:
     def not_dead(self: Any, mutator: Any, error: BaseException) -> None:
         for _, future in mutator.waiting:
@@ -149,7 +112,7 @@ def failed_mutator_goes_on(patch: Patch) -> None:
     patch(Committer, "_die", not_dead)
 
 
-@plant
+@plants(7)
 def confirmed_before_it_is_written(patch: Patch) -> None:
     def at_once(self: Any, mutator: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
@@ -160,12 +123,12 @@ def confirmed_before_it_is_written(patch: Patch) -> None:
     patch(Committer, "confirmed", at_once)
 
 
-@plant
+@plants(7)
 def unknown_said_to_be_unavailable(patch: Patch) -> None:
     patch(Committer, "_gone", lambda self, mutator: Unavailable("not written"))
 
 
-@plant
+@plants(7)
 def culled_before_confirmed(patch: Patch) -> None:
     def any_of_them(self: Any) -> int:
         gone = 0
@@ -180,7 +143,7 @@ def culled_before_confirmed(patch: Patch) -> None:
     patch(Fleet, "cull", any_of_them)
 
 
-@plant
+@plants(7)
 def only_one_task_is_told(patch: Patch) -> None:
     """Of loose updates that died: the first flush takes the news, and the others take theirs for confirmed."""
 
@@ -191,38 +154,6 @@ def only_one_task_is_told(patch: Patch) -> None:
     patch(Committer, "failures", taken)
 
 
-@plant
+@plants(7)
 def clocks_not_compared(patch: Patch) -> None:
     patch(collecting, "abs", lambda skew_s: 0.0)
-
-
-def found_at(name: str, seed: int) -> bool:
-    with planted(name):
-        return bool(one("counters", seed).violations)
-
-
-def seeds_of(name: str) -> list[int]:
-    found: list[int] = json.loads(SEEDS.read_text()).get(name, [])
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--upto", type=int, default=60)
-    parser.add_argument("names", nargs="*")
-    arguments = parser.parse_args()
-    known = json.loads(SEEDS.read_text()) if SEEDS.exists() else {}
-    for name in arguments.names or PLANTS:
-        seeds: list[int] = []
-        for seed in range(1, arguments.upto + 1):
-            if found_at(name, seed):
-                seeds.append(seed)
-                if len(seeds) == WANTED:
-                    break
-        print(name, seeds or "NOT FOUND", flush=True)
-        known[name] = seeds
-        SEEDS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,51 +1,50 @@
-"""Find seeds at which each planted bug is found and the code without it is clean; writes `planted_seeds.json`.
+"""Find seeds at which each planted bug is found and the code without it is clean; writes `seeds/KIND.json`.
 
-python -m tests.simulation.find_plants [--upto 300] [--wanted 2] [NAME ...]
+python -m tests.simulation.find_plants KIND [--upto 400] [NAME ...]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib
+import os
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 
-from tests.simulation.planted import PLANTS, SEEDS, Plant, planted
+from tests.simulation.planting import Bed
 
-from capellini.proof.suites import one
+from capellini.proof.suites import SUITES, one
+
+WANTED = 2  # seeds per plant: one may shift
 
 
-def found_at(plant: Plant, seed: int) -> bool:
-    with planted(plant):
-        try:
-            result = one("work", seed)
-        except Exception:  # a plant may break the run itself; that is not how it should be found
-            return False
-    return any(violation.promise in plant.promises for violation in result.violations)
+def bed_of(kind: str) -> Bed:
+    bed: Bed = importlib.import_module(f"tests.simulation.{kind.removesuffix('s')}_plants").plants
+    return bed
+
+
+def seeds_for(kind: str, name: str, upto: int) -> tuple[str, list[int]]:
+    bed = bed_of(kind)
+    plant = bed.named(name)
+    tried = dict.fromkeys((*bed.seeds_of(name), *range(1, upto + 1)))  # what found it before comes first
+    good = (seed for seed in tried if bed.found_at(plant, seed) and not one(kind, seed).violations)
+    return name, list(islice(good, WANTED))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--upto", type=int, default=300)
-    parser.add_argument("--wanted", type=int, default=2, help="seeds per plant: more outlive more changes of the code")
+    parser.add_argument("kind", choices=sorted(set(SUITES) - {"store"}))
+    parser.add_argument("--upto", type=int, default=400)
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
-    known = json.loads(SEEDS.read_text()) if SEEDS.exists() else {}
-    known = {plant.name: known.get(plant.name, []) for plant in PLANTS}
-    clean: dict[int, bool] = {}
-    for plant in PLANTS:
-        if arguments.names and plant.name not in arguments.names:
-            continue
-        seeds: list[int] = []
-        for seed in range(1, arguments.upto + 1):
-            if found_at(plant, seed):
-                if seed not in clean:
-                    clean[seed] = not one("work", seed).violations
-                if clean[seed]:
-                    seeds.append(seed)
-                if len(seeds) == arguments.wanted:
-                    break
-        print(plant.name, seeds or "NOT FOUND", flush=True)
-        known[plant.name] = seeds
-        SEEDS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    bed = bed_of(arguments.kind)
+    names = arguments.names or [plant.name for plant in bed.plants]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for name, seeds in pool.map(
+            seeds_for, [arguments.kind] * len(names), names, [arguments.upto] * len(names)
+        ):
+            print(name, seeds or "NOT FOUND", flush=True)
+            bed.write_down(name, seeds)
 
 
 if __name__ == "__main__":

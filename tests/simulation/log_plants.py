@@ -1,23 +1,14 @@
-"""Planted bugs of log queues: each takes one guard away, and the simulation must find it.
-
-The seeds at which each is found are in `log_plant_seeds.json`; `python -m tests.simulation.log_plants [--upto 300]
-[NAME ...]` finds them anew when a change of the code has shifted what happens at which seed.
-"""
+"""Planted bugs of log queues: each takes one guard away, and the simulation must find it."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from tests.simulation.planted import Patch, Plant, planted
+from tests.simulation.planting import Bed, Patch
 
-from capellini.proof.suites import one
 from capellini.queues.log import (
     appending,
     cursors,
@@ -39,17 +30,7 @@ from capellini.queues.log import (
     writing,
 )
 
-SEEDS = Path(__file__).with_name("log_plant_seeds.json")
-WANTED = 2  # seeds per plant: one may shift
-PLANTS: list[Plant] = []
-
-
-def plants(*promises: int) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    def kept(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        PLANTS.append(Plant(plant.__name__, promises, plant))
-        return plant
-
-    return kept
+plants = Bed("log")
 
 
 # Confirming
@@ -543,45 +524,3 @@ def read_past_the_first_gap(patch: Patch) -> None:
         return [block for block in blocks if block.end > number or (block.end == number and not block.count)]
 
     patch(rows, "unbroken", whatever_follows)
-
-
-# Finding seeds
-
-
-def seeds_of(name: str) -> list[int]:
-    found: list[int] = json.loads(SEEDS.read_text()).get(name, []) if SEEDS.exists() else []
-    return found
-
-
-def found_at(plant: Plant, seed: int) -> bool:
-    with planted(plant):
-        try:
-            result = one("log", seed)
-        except Exception:  # a plant may break the run itself; that is not how it should be found
-            return False
-    return any(violation.promise in plant.promises for violation in result.violations)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--upto", type=int, default=400)
-    parser.add_argument("names", nargs="*")
-    arguments = parser.parse_args()
-    known = {plant.name: seeds_of(plant.name) for plant in PLANTS}
-    for plant in PLANTS:
-        if arguments.names and plant.name not in arguments.names:
-            continue
-        seeds: list[int] = []
-        before = dict.fromkeys((*known[plant.name], *range(1, arguments.upto + 1)))  # what found it before comes first
-        for seed in before:
-            if found_at(plant, seed) and not one("log", seed).violations:
-                seeds.append(seed)
-                if len(seeds) == WANTED:
-                    break
-        print(plant.name, seeds or "NOT FOUND", flush=True)
-        known[plant.name] = seeds
-        SEEDS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-
-
-if __name__ == "__main__":
-    main()

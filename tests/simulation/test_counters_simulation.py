@@ -6,7 +6,9 @@ import asyncio
 from collections import Counter
 
 import pytest
-from tests.simulation.counter_plants import PLANTS, found_at, seeds_of
+from tests.simulation import verdicts
+from tests.simulation.counter_plants import plants
+from tests.simulation.planting import Plant
 
 from capellini.counters.service import Counters
 from capellini.counters.times import Times
@@ -50,16 +52,13 @@ def test_counters_are_exact_and_every_guard_decides() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(PLANTS))
-def test_a_planted_bug_is_found(name: str) -> None:
-    seeds = seeds_of(name)
-    assert seeds, f"no seed is known that finds {name}: run python -m tests.simulation.counter_plants"
-    assert any(found_at(name, seed) for seed in seeds), f"{name} is not found any more at {seeds}"
+@pytest.mark.parametrize("plant", plants.plants, ids=lambda plant: plant.name)
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    verdicts.it_is_found(plants, plant)
 
 
 def test_a_run_is_a_function_of_its_seed() -> None:
-    first, again = one("counters", 10, keep_history=True), one("counters", 10, keep_history=True)
-    assert first.history == again.history and first.history
+    verdicts.it_is_a_function_of_its_seed("counters", 10)
 
 
 # ---- what clocks may do

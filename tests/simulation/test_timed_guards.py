@@ -7,9 +7,9 @@ import inspect
 from typing import Any, cast
 
 import pytest
-from tests.simulation.planted import Plant, planted
+from tests.simulation.planting import Plant, planted
 from tests.simulation.test_timed_changes import STORIES as CHANGES
-from tests.simulation.timed_plants import BY_HAND, PLANTS
+from tests.simulation.timed_plants import BY_HAND, plants
 from tests.simulation.timed_stage import KeptBack, Stage, told
 
 from capellini.model.errors import Unavailable, Unknown
@@ -466,7 +466,7 @@ STORIES = CHANGES | {
 }
 
 
-@pytest.mark.parametrize("plant", [plant for plant in PLANTS if plant.name in BY_HAND], ids=lambda plant: plant.name)
+@pytest.mark.parametrize("plant", map(plants.named, sorted(BY_HAND)), ids=lambda plant: plant.name)
 def test_a_planted_bug_that_seeds_find_seldom_breaks_its_story(plant: Plant) -> None:
     story = STORIES[plant.name]
     needs = inspect.signature(story).parameters

@@ -3,22 +3,16 @@ found."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from pathlib import Path
-
 import pytest
-from tests.simulation.planted import Plant, planted
-from tests.simulation.timed_plants import BY_HAND, PLANTS, seeds_of
+from tests.simulation import verdicts
+from tests.simulation.planting import Plant
+from tests.simulation.timed_plants import BY_HAND, plants
 
-import capellini.queues
-from capellini.proof.suites import Result, many, one
+from capellini.proof.suites import Result, many
 
 SEEDS = range(1, 41)
-SEEDED = [plant for plant in PLANTS if plant.name not in BY_HAND]
+SEEDED = [plant for plant in plants.plants if plant.name not in BY_HAND]
 LEAST_PLANTS = 14  # with fewer the simulation has not shown that it finds bugs
-GUARD = re.compile(r'guards\[\s*((?:"[^"]+"|[^\]"])+)\]')
-NAME = re.compile(r'"([^"]+)"')
 
 # Guards that these seeds need not reach, each with the reason; `test_timed_guards` and
 # `test_timed_changes` reach them by hand.
@@ -47,50 +41,24 @@ def results() -> list[Result]:
 
 @pytest.mark.slow
 def test_no_promise_is_broken(results: list[Result]) -> None:
-    found = [f"seed {result.seed}: {violation}" for result in results for violation in result.violations]
-    assert found == [], f"replay with: capellini simulate timed --seed {found[0].split(':')[0][5:]}"
+    verdicts.no_promise_is_broken("timed", results)
 
 
 @pytest.mark.slow
 def test_every_guard_decided(results: list[Result]) -> None:
-    decided: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    for result in results:
-        decided.update(result.guards)
-        faults.update(result.faults)
-    guards = guards_in_the_code()
-    assert len(guards) >= 20
-    idle = {guard for guard in guards if not decided[guard]} - ELSEWHERE.keys()
-    assert idle == set(), "no seed reached these guards: they may as well not be there"
-    assert ELSEWHERE.keys() <= guards, "a guard that is gone needs no excuse"
-    assert {"client_crash", "client_pause", "clock_step", "late_write", "cut"} <= set(faults)
+    verdicts.every_guard_decided("timed", results, ELSEWHERE, least=20)
+    assert verdicts.faults(results) >= {"client_crash", "client_pause", "clock_step", "late_write", "cut"}
 
 
 def test_a_run_is_a_function_of_its_seed() -> None:
-    assert one("timed", 3, keep_history=True) == one("timed", 3, keep_history=True)
+    verdicts.it_is_a_function_of_its_seed("timed", 3)
 
 
 def test_most_planted_bugs_have_seeds_that_find_them() -> None:
-    assert sum(bool(seeds_of(plant.name)) for plant in SEEDED) >= LEAST_PLANTS
+    assert len(SEEDED) >= LEAST_PLANTS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plant", SEEDED, ids=[plant.name for plant in SEEDED])
+@pytest.mark.parametrize("plant", SEEDED, ids=lambda plant: plant.name)
 def test_a_planted_bug_is_found(plant: Plant) -> None:
-    seeds = seeds_of(plant.name)
-    assert seeds, f"no seed is known for it: run python -m tests.simulation.timed_plants {plant.name}"
-    broken: set[int] = set()
-    for seed in seeds:
-        with planted(plant):
-            broken |= {violation.promise for violation in one("timed", seed).violations}
-        if broken & set(plant.promises):
-            return
-    pytest.fail(f"not found at seeds {seeds}: run python -m tests.simulation.timed_plants {plant.name}")
-
-
-def guards_in_the_code() -> set[str]:
-    found: set[str] = set()
-    for path in (Path(next(iter(capellini.queues.__path__))) / "timed").glob("*.py"):
-        for match in GUARD.finditer(path.read_text()):
-            found.update(NAME.findall(match.group(1)))
-    return found
+    verdicts.it_is_found(plants, plant)

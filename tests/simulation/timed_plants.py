@@ -1,29 +1,18 @@
-"""Planted bugs of timed queues: each takes one guard away, and the simulation must find it.
-
-The seeds at which each is found are in `timed_plant_seeds.json`; `python -m tests.simulation.timed_plants [--upto 300]
-[NAME ...]` finds them anew when a change of the code has shifted what happens at which seed.
-"""
+"""Planted bugs of timed queues: each takes one guard away, and the simulation must find it."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from tests.simulation.planted import Patch, Plant, planted
+from tests.simulation.planting import Bed, Patch
 
 from capellini.model.errors import NotFound
-from capellini.proof.suites import one
 from capellini.queues.timed import acting, changing, committing, desk, holder, judging, keeper, putting, records
 from capellini.queues.timed.positions import behind, ticks_of
 
-SEEDS = Path(__file__).with_name("timed_plant_seeds.json")
-WANTED = 2  # seeds per plant: one may shift
 BY_HAND = {  # seeds find these too seldom: each has a story in `test_timed_guards` or `_changes` that it breaks
     "changes_of_one_message_at_once",
     "dead_letter_not_marked_as_moving",
@@ -37,15 +26,7 @@ BY_HAND = {  # seeds find these too seldom: each has a story in `test_timed_guar
     "shard_worked_again_under_its_epoch",
     "what_a_move_left_is_not_settled",
 }
-PLANTS: list[Plant] = []
-
-
-def plants(*promises: int) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    def kept(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        PLANTS.append(Plant(plant.__name__, promises, plant))
-        return plant
-
-    return kept
+plants = Bed("timed")
 
 
 # The horizon
@@ -320,45 +301,3 @@ def lowest_message_is_the_one_that_came_first(patch: Patch) -> None:
 @plants(3)
 def shard_worked_again_under_its_epoch(patch: Patch) -> None:
     patch(keeper.TimedKeeper, "_worked_before", lambda self, owned: False)
-
-
-# Finding seeds
-
-
-def seeds_of(name: str) -> list[int]:
-    found: list[int] = json.loads(SEEDS.read_text()).get(name, []) if SEEDS.exists() else []
-    return found
-
-
-def found_at(plant: Plant, seed: int) -> bool:
-    with planted(plant):
-        try:
-            result = one("timed", seed)
-        except Exception:  # a plant may break the run itself; that is not how it should be found
-            return False
-    return any(violation.promise in plant.promises for violation in result.violations)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--upto", type=int, default=200)
-    parser.add_argument("names", nargs="*")
-    arguments = parser.parse_args()
-    known = {plant.name: seeds_of(plant.name) for plant in PLANTS}
-    for plant in PLANTS:
-        if plant.name not in arguments.names if arguments.names else plant.name in BY_HAND:
-            continue
-        seeds: list[int] = []
-        before = dict.fromkeys((*known[plant.name], *range(1, arguments.upto + 1)))  # what found it before comes first
-        for seed in before:
-            if found_at(plant, seed) and not one("timed", seed).violations:
-                seeds.append(seed)
-                if len(seeds) == WANTED:
-                    break
-        print(plant.name, seeds or "NOT FOUND", flush=True)
-        known[plant.name] = seeds
-        SEEDS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-
-
-if __name__ == "__main__":
-    main()

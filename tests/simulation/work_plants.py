@@ -1,19 +1,11 @@
-"""Planted bugs: each takes one guard out of the queue code. A simulation that does not find them proves nothing.
-
-A plant replaces functions of the code while it is planted; what it breaks is said by its promises. The seeds at which
-each is found are in `planted_seeds.json`; `python -m tests.simulation.find_plants` finds them anew when a change of the
-code has shifted what happens at which seed.
-"""
+"""Planted bugs of work queues: each takes one guard away, and the simulation must find it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
+from tests.simulation.planting import Bed, Patch
 
 from capellini.model.errors import CapelliniError, Unknown
 from capellini.model.receipts import parse_receipt
@@ -24,46 +16,7 @@ from capellini.queues.work.runs import FRESH, HIDDEN, Run, changed
 from capellini.store.interface import Cas
 from capellini.store.schema import POINTERS
 
-SEEDS = Path(__file__).with_name("planted_seeds.json")
-Patch = Callable[[Any, str, Any], None]
-
-
-class Plant(NamedTuple):
-    name: str
-    promises: tuple[int, ...]  # any of these must be found broken
-    plant: Callable[[Patch], None]
-
-
-PLANTS: list[Plant] = []
-
-
-def plants(*promises: int) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    def kept(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        PLANTS.append(Plant(plant.__name__, promises, plant))
-        return plant
-
-    return kept
-
-
-@contextmanager
-def planted(plant: Plant) -> Iterator[None]:
-    before: list[tuple[Any, str, Any]] = []
-
-    def patch(where: Any, name: str, value: Any) -> None:
-        before.append((where, name, getattr(where, name)))
-        setattr(where, name, value)
-
-    try:
-        plant.plant(patch)
-        yield
-    finally:
-        for where, name, value in reversed(before):
-            setattr(where, name, value)
-
-
-def seeds_of(name: str) -> list[int]:
-    found: list[int] = json.loads(SEEDS.read_text()).get(name, [])
-    return found
+plants = Bed("work")
 
 
 # Claims
