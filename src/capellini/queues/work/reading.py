@@ -388,7 +388,8 @@ class Reading:
         while id < end and self._ready(offers) < wanted and self._bytes_left > 0:
             block = place.shelf.holding(id)
             after = place.shelf.after(id)
-            if block is None and self._may_look(bucket, offers, None if after is None else id):
+            hole = None if after is None else id
+            if block is None and (place.shelf.has_more(id) or self._may_look(bucket, offers, hole)):
                 await self._look(bucket, id, end if after is None else min(end, after), wanted)
                 block = place.shelf.holding(id)
                 if block is None and not place.shelf.ends_at(id):
@@ -461,9 +462,13 @@ class Reading:
                 place.shelf.add(block)
                 found += block.count
                 size += len(block.entries)
-            if not page.more or found >= wanted or size >= READ_BYTES:
+            if not page.more:
+                place.shelf.unread.pop(bucket, None)
                 return
             after = block_in(page.rows[-1]).first
+            place.shelf.unread[bucket] = after + 1
+            if found >= wanted or size >= READ_BYTES:
+                return
             rows = min(READ_ROWS_MOST, rows * 2)
 
     async def _fetch(self, id: int) -> Block | None:

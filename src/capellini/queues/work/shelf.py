@@ -1,7 +1,8 @@
 """Blocks that this node wrote or read lately, so that a claim need not read them again. Bounded by bytes for the whole
 node.
 
-A block never changes, so what is here is right; what is not here may still exist.
+A block never changes, so what is here is right; what is not here may still exist. Where it is known to exist, the
+shelf says so (`unread`): that is read when it is wanted, without a pause as for what others may have put meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 from capellini.queues.work.block import Block
 
 SHELF_BYTES: Final = 64 * 1024 * 1024
+UNREAD_MOST: Final = 10_000  # buckets
 
 
 class Room:
@@ -29,7 +31,7 @@ class Room:
         self._order.move_to_end((id(shelf), bucket))
         while self.used > self.limit and len(self._order) > 1:
             (_, oldest), owner = next(iter(self._order.items()))
-            owner.forget(oldest)
+            owner.put_away(oldest)
 
     def freed(self, shelf: Shelf, bucket: int, fewer: int) -> None:
         self.used -= fewer
@@ -44,6 +46,7 @@ class Shelf:
         self._size = bucket_size
         self._buckets: dict[int, dict[int, Block]] = {}
         self._firsts: dict[int, list[int]] = {}
+        self.unread: dict[int, int] = {}  # by bucket: more blocks are in the store, from this id on
 
     def add(self, block: Block) -> None:
         bucket = block.first // self._size
@@ -78,11 +81,27 @@ class Shelf:
         index = bisect_right(firsts, id) if firsts else 0
         return firsts[index] if firsts and index < len(firsts) else None
 
+    def has_more(self, id: int) -> bool:
+        """Are blocks in the store, at this id or above it in its bucket, that are not here?"""
+        first = self.unread.get(id // self._size)
+        return first is not None and id >= first
+
     def ends_at(self, id: int) -> bool:
         """Does a block end right before this id?"""
         return id % self._size == 0 or self.holding(id - 1) is not None
 
+    def put_away(self, bucket: int) -> None:
+        """There is no room for it."""
+        self._remove(bucket)
+        if len(self.unread) < UNREAD_MOST:
+            self.unread[bucket] = bucket * self._size
+
     def forget(self, bucket: int) -> None:
+        """It is of no use any more."""
+        self._remove(bucket)
+        self.unread.pop(bucket, None)
+
+    def _remove(self, bucket: int) -> None:
         blocks = self._buckets.pop(bucket, None)
         self._firsts.pop(bucket, None)
         if blocks is not None:
