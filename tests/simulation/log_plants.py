@@ -94,6 +94,17 @@ def appended_again_without_a_seal(patch: Patch) -> None:
     patch(writing.Writers, "_sealed_with", unsealed)
 
 
+@plants(1, 11)
+def another_writer_when_a_listing_is_heard_of_late(patch: Patch) -> None:
+    begin = writing.Writers._begin
+
+    def whatever_was(self: Any, extent: Any) -> Any:
+        self._had.discard(extent.name)
+        return begin(self, extent)
+
+    patch(writing.Writers, "_begin", whatever_was)
+
+
 # Sealing
 
 

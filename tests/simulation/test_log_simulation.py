@@ -21,6 +21,9 @@ LEAST_PLANTS = 15  # with fewer the simulation has not shown that it finds bugs
 # Bugs that need a pause, a seek or a lost answer at the one moment, or a clock that is off by an hour: each has a run
 # that makes it so.
 OWN_RUNS: dict[str, Callable[[], None]] = {
+    "another_writer_when_a_listing_is_heard_of_late": (
+        test_log_guards.test_an_extent_whose_listing_is_heard_of_late_gets_no_second_writer
+    ),
     "appended_again_without_a_seal": (
         partial(test_log_writing.test_a_block_that_cannot_be_written_seals_and_nobody_notices, "ap")
     ),
@@ -61,6 +64,7 @@ ELSEWHERE: dict[str, str] = {
     "extent dropped: too old": "retention is longer than a run",
     "first not raised": "an extent is opened while a list is cut: tests/unit/test_log_writing.py",
     "extent not given up": "nodes of a run crash, they do not leave",
+    "listing heard of too late": "an answer that is lost for seconds: tests/unit/test_log_guards.py",
     "message skipped: too old for the group": "no group of a run skips: tests/unit/test_log_owner.py",
     "move begun anew: its extent is gone": "tests/unit/test_log_node.py",
     "not confirmed: the lease is over": "a pause within a block's few milliseconds: tests/unit/test_log_guards.py",

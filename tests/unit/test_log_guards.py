@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.log_world import QUEUE, LogNode, Wires, bodies_in, pull, put, settle, simulated, until
 from tests.unit.test_log_delaying import _world as delayed_world
+from tests.unit.test_log_writing import node_in
 
 from capellini.model import chunks
 from capellini.model.errors import Unavailable, Unknown
@@ -54,6 +55,37 @@ def test_a_writer_that_hears_of_its_block_after_its_lease_confirms_nothing() -> 
         with pytest.raises(Unknown):
             await putting
         assert node.keeper.guards["not confirmed: the lease is over"] == 1
+
+    run(work(), 1)
+
+
+def test_an_extent_whose_listing_is_heard_of_late_gets_no_second_writer() -> None:
+    """Another turn of the same node had found it on the list, written it and sealed it meanwhile."""
+
+    async def work() -> None:
+        node = await node_in(World(), mode="cp")
+        await node.put(b"0")
+        heard, listed = asyncio.Event(), node.extents._list
+
+        async def late(*args: Any) -> Any:
+            node.extents._list = listed  # type: ignore[method-assign]
+            found = await listed(*args)
+            await heard.wait()
+            return found
+
+        node.extents._list = late  # type: ignore[method-assign]
+        node.writers._retire(node.writers.accepting()[0])
+        await node.clock.sleep(1)
+        await node.turn()
+        answers = [await node.put(b"%d" % number) for number in (1, 2)]
+        node.writers._retire(node.writers.accepting()[0])
+        await node.clock.sleep(1)
+        heard.set()
+        await node.clock.sleep(1)
+        assert [extent.state for extent in node.extents.known()] == ["sealed", "sealed", "open"]
+        answers += [await node.put(b"%d" % number) for number in (3, 4)]
+        assert len({(answer.extent, answer.first) for answer in answers}) == 4
+        assert node.guards["listing heard of too late"] == 1
 
     run(work(), 1)
 

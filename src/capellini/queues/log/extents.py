@@ -279,7 +279,8 @@ class Extents:
             self._saw_last(text_of(static_now, "last"))
             return None
         self._saw_last(extent.name)
-        self._keep(extent)
+        if extent.name not in self._known:  # else others of this node have seen it, and perhaps what became of it
+            self._keep(extent)
         return extent
 
     # -- sealing ------------------------------------------------------------------------------------------------------

@@ -168,14 +168,22 @@ class Writers:
     async def _opened(self) -> Writer | str:
         if self._spare:
             return self._spare.pop()
-        if not self._place.chained:
-            return self._begin(await self._opening.open())
-        extent = await self._opening.chain(self._ends, self._had)
-        return self._begin(extent) if isinstance(extent, Extent) else extent
+        chained = self._place.chained
+        extent = await (self._opening.chain(self._ends, self._had) if chained else self._opening.open())
+        if not isinstance(extent, Extent):
+            return extent
+        if (writer := self._begin(extent)) is None:
+            raise Unavailable("the extent that was opened is sealed again: try again", retry_after_s=0.05)
+        return writer
 
-    def _begin(self, extent: Extent) -> Writer:
+    def _begin(self, extent: Extent) -> Writer | None:
+        """None: it had its writer, which is over. The answer to its listing came late, and others of this node had
+        found it on the list: a second writer would number from the start again."""
         if (writer := self._writers.get(extent.name)) is not None:
             return writer
+        if extent.name in self._had:
+            self._place.guards["listing heard of too late"] += 1
+            return None
         self._had.add(extent.name)
         writer = self._writers[extent.name] = Writer(self._place, extent, self._broken)
         for call in self.on_opened:
@@ -202,7 +210,8 @@ class Writers:
 
     async def _spared(self) -> None:
         try:
-            self._spare.append(self._begin(await self._opening.open()))
+            if (writer := self._begin(await self._opening.open())) is not None:
+                self._spare.append(writer)
         except StoreError:
             self._place.guards["next extent not opened in advance"] += 1
         finally:
