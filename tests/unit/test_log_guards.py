@@ -11,8 +11,9 @@ from tests.unit.test_log_delaying import _world as delayed_world
 from tests.unit.test_log_writing import node_in
 
 from capellini.model import chunks
-from capellini.model.errors import Unavailable, Unknown
-from capellini.model.message import Delivery
+from capellini.model.errors import Paused, Unavailable, Unknown
+from capellini.model.message import Delivery, NewMessage
+from capellini.model.service import Problem, Put
 from capellini.queues.events import Events
 from capellini.queues.log import desk, lines
 from capellini.queues.log.delaying import waiting_name
@@ -205,5 +206,30 @@ def test_one_queue_that_cannot_be_given_up_does_not_keep_a_node_from_stopping() 
         await node.keeper.stop()
         assert node.keeper.guards["queue not given up"] == 1
         assert not (await node.queue("other")).writers.accepting()
+
+    run(work(), 1)
+
+
+def test_of_a_put_in_parts_only_those_that_met_the_pause_are_refused() -> None:
+    """Keys make each message a part of its own; puts are paused when the first one is through the gate."""
+
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes["a"])
+        queue = await node.queue()
+        current, calls = queue._current, 0
+
+        async def paused_by_now(puts: bool) -> None:
+            nonlocal calls
+            calls += puts
+            if calls > 1:
+                raise Paused("its puts are paused")
+            await current(puts)
+
+        queue._current = paused_by_now
+        first, second = await queue.put([NewMessage(b"1", key="1"), NewMessage(b"2", key="2")])
+        queue._current = current
+        assert isinstance(first, Put) and isinstance(second, Problem) and second.error == Paused.name
+        assert bodies_in(await pull(node)) == [b"1"]
 
     run(work(), 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,9 +14,13 @@ from capellini.model.errors import Conflict, Full, Invalid, NotFound, TooLarge, 
 from capellini.model.log import LogParcel, LogService, Settle
 from capellini.model.message import Delivery, Entry, NewMessage
 from capellini.model.service import Done, NackItem, Problem, Put
+from capellini.model.timed import Scheduled
 from capellini.node.node import Node
 from capellini.node.settings import Settings
+from capellini.queues.catalog import QueueRecord
+from capellini.queues.log.delaying import Delaying
 from capellini.queues.log.turns import Turns
+from capellini.queues.work.place import Gone
 
 WAIT_S = 10.0
 
@@ -358,3 +362,27 @@ async def test_whoever_entered_first_has_the_first_turn() -> None:
 
     await asyncio.gather(*[go(number, 20 - number) for number in range(20)])
     assert done == list(range(20)) and not turns.last
+
+
+async def test_what_was_put_before_the_queue_was_purged_is_not_put_again_with_the_rest(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one call with messages for now and for later, only the latter meet the purge."""
+    await node.service.create("feed", "log")
+    put_later, purged = Delaying.put, False
+
+    async def purged_before(self: Delaying, record: QueueRecord, messages: Sequence[Scheduled]) -> list[Put | Problem]:
+        nonlocal purged
+        if not purged:
+            purged = True
+            while not await node.service.get("feed", 1, WAIT_S):
+                pass
+            await node.service.purge("feed")
+            raise Gone("this queue was deleted or purged")
+        return await put_later(self, record, messages)
+
+    monkeypatch.setattr(Delaying, "put", purged_before)
+    results = await node.service.put("feed", [NewMessage(b"now"), NewMessage(b"later", delay_s=0.05)])
+    assert [type(each) for each in results] == [Put, Put]
+    assert [one.body for one in await got(node, "feed", 1)] == [b"later"]
+    assert not await node.service.get("feed", 1, 0.2)

@@ -22,7 +22,6 @@ from capellini.queues.catalog import QueueRecord
 from capellini.queues.log.delaying import Delaying
 from capellini.queues.log.keeper import LogKeeper
 from capellini.queues.timed.keeper import TimedKeeper
-from capellini.queues.work.place import Gone
 
 LOOK_S: Final = 0.1  # between looks at what is due
 
@@ -60,8 +59,8 @@ class Delays:
             check_message(message, body_limit)
 
     async def put(self, record: QueueRecord, messages: Sequence[NewMessage], put_now: PutNow) -> list[Put | Problem]:
-        """Those that wait, and the others by `put_now`; all were checked. One answer per message, in order. Raises
-        Gone when this generation is over."""
+        """Those that wait, and the others by `put_now`; all were checked. One answer per message, in order: Gone is
+        one, too."""
         now_s = self._clock.now_s()
         later: dict[int, Scheduled] = {}
         for index, message in enumerate(messages):
@@ -75,20 +74,15 @@ class Delays:
         answers = await asyncio.gather(
             self._put_later(record, list(later.values())),
             _some(put_now, [_without_due(messages[index]) for index in soon]),
-            return_exceptions=True,
         )
         results: dict[int, Put | Problem] = {}
         for indexes, answer in zip((list(later), soon), answers, strict=True):
-            if isinstance(answer, BaseException):
-                raise answer
             results.update(zip(indexes, answer, strict=True))
         return [results[index] for index in range(len(messages))]
 
     async def _put_later(self, record: QueueRecord, items: Sequence[Scheduled]) -> list[Put | Problem]:
         try:
             return await self.delaying.put(record, items)
-        except Gone:
-            raise
         except CapelliniError as error:
             return [Problem.of(error)] * len(items)
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from capellini.model import chunks
-from capellini.model.errors import Invalid, NotFound, WrongKind
+from capellini.model.errors import CapelliniError, Invalid, NotFound, WrongKind
 from capellini.model.log import (
     AT,
     EARLIEST,
@@ -52,6 +52,7 @@ from capellini.queues.log.keeper import LogKeeper
 from capellini.queues.log.looking import place_of
 from capellini.queues.log.queue import GET_BYTES, LogQueue, deliveries_of
 from capellini.queues.log.turns import Turns
+from capellini.queues.work.place import Gone
 
 T = TypeVar("T")
 KIND: Final = "log"
@@ -120,9 +121,12 @@ class LogBroker(LogService):
         batch("messages", len(messages))
         queue_name, _ = _without_group(name)
         check_own_name(queue_name)
+        answers: dict[int, Put | Problem] = {}  # kept if the queue is purged before all have theirs: those were put
 
-        async def act(record: QueueRecord, queue: LogQueue) -> list[Put | Problem]:
+        async def act(record: QueueRecord, queue: LogQueue) -> None:
             record.require_puts()
+            left = [index for index in range(len(messages)) if index not in answers]
+            wanted = [messages[index] for index in left]
 
             def wrong(message: NewMessage) -> Problem | None:
                 try:
@@ -131,17 +135,27 @@ class LogBroker(LogService):
                     return Problem.of(error)
                 return None
 
-            results = await good_ones(messages, wrong, lambda good: self._delays.put(record, good, queue.put))
+            results = await good_ones(wanted, wrong, lambda good: self._delays.put(record, good, queue.put))
             fresh = [
                 len(message.body) + _ENTRY_BYTES
-                for message, result in zip(messages, results, strict=True)
+                for message, result in zip(wanted, results, strict=True)
                 if isinstance(result, Put) and not result.duplicate
             ]
             if fresh:
                 self._counted_puts(record, len(fresh), sum(fresh))
-            return results
+            for index, result in zip(left, results, strict=True):
+                if not isinstance(result, Problem) or result.error != Gone.name:
+                    answers[index] = result
+            if len(answers) < len(messages):
+                raise Gone("this queue was deleted or purged")
 
-        return await self._with(queue_name, act)
+        try:
+            await self._with(queue_name, act)
+        except CapelliniError as error:
+            if not answers:
+                raise
+            return [answers.get(index, Problem.of(error)) for index in range(len(messages))]
+        return [answers[index] for index in range(len(messages))]
 
     async def put_moved(self, target: str, key: str, entry: Entry) -> None:
         """A message moves in; into QUEUE@GROUP: for that group alone."""

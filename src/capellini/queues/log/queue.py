@@ -40,6 +40,7 @@ from capellini.queues.log.scaling import Scaling
 from capellini.queues.log.turns import Turn
 from capellini.queues.log.writing import Writers
 from capellini.queues.timed.resting import rest
+from capellini.queues.work.place import Gone
 
 T = TypeVar("T")
 OTHERS_EVERY_S: Final = 0.5  # other nodes are asked first so often, so that their extents are not left behind
@@ -150,7 +151,8 @@ class LogQueue:
         raise Unavailable("no node takes puts of log queues: start one with capellini serve")
 
     async def put(self, messages: Sequence[NewMessage]) -> list[Put | Problem]:
-        """One answer per message, in order; messages were checked before. With a key each is a producer of its own."""
+        """One answer per message, in order; messages were checked before. With a key each is a producer of its own. A
+        problem that is Gone says that this generation was over for it; others of the call may be in it."""
         plain = [index for index, message in enumerate(messages) if message.key is None]
         results: dict[int, Put | Problem] = {}
 
@@ -178,7 +180,7 @@ class LogQueue:
         producer = blake2b(key.encode(), digest_size=16).digest() if key else chunks.NO_PRODUCER
         try:
             return await self.append(chunks.pack(bodies, attributes, producer, 1 if key else 0))
-        except (StoreError, Conflict) as error:  # a key whose extent is gone concerns its own message alone
+        except CapelliniError as error:  # of these messages alone: others of the same call are perhaps there by now
             return Problem.of(error)
 
     async def put_moved(self, key: str, entry: Entry, group: str = "") -> None:
@@ -188,6 +190,8 @@ class LogQueue:
             answer = await self._appended([entry.body], [attributes], f"moved:{key}" + f"#{again}" * bool(again))
             if not isinstance(answer, Problem):
                 return
+            if answer.error == Gone.name:
+                raise Gone(answer.says)
             if answer.error != Conflict.name or again == MOVE_TRIES - 1:
                 raise answer.raised()
             self.place.guards["move begun anew: its extent is gone"] += 1  # it was perhaps never in it

@@ -40,7 +40,9 @@ class Dropped(CapelliniError):
 
 
 class Gone(CapelliniError):
-    """This generation of the queue was deleted or purged."""
+    """This generation of the queue was deleted or purged. Not for callers: they mean the next one, if there is one."""
+
+    name = "gone"
 
 
 class Next(msgspec.Struct, frozen=True):
