@@ -243,3 +243,21 @@ def test_what_is_written_after_a_claim_saw_its_ids_given_out_is_offered_at_once(
 
 async def _all(*works: Coroutine[Any, Any, None]) -> None:
     await asyncio.gather(*works)
+
+
+def test_a_move_that_is_repeated_after_its_target_was_purged_brings_nothing_again() -> None:
+    """It was done, got and acked, and only who moved it does not know."""
+
+    async def story(broker: Broker, queue: WorkQueue) -> None:
+        await broker.put_moved("q", "moved:source/1/7", Entry(b"letter"))
+        got = await broker.get("q", 10, 5.0)
+        assert {one.body for one in got} == {b"m", b"letter"}
+        await broker.ack("q", [one.receipt for one in got])
+        await broker.purge("q")
+        await broker.put_moved("q", "moved:source/1/7", Entry(b"letter"))
+        await broker.put_moved("q", "moved:source/1/8", Entry(b"another"))
+        assert [one.body for one in await broker.get("q", 10, 5.0)] == [b"another"]
+        after = broker.opened(await broker.catalog.live("q"))
+        assert after.place.guards["move went with what was purged"] == 1
+
+    with_a_queue_of_one_message(story)

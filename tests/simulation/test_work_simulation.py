@@ -17,6 +17,7 @@ ELSEWHERE = {
     "bucket not finished after all": "only a bucket that was wrongly called done meets it, and the code calls none so",
     "list not told": "the store must go away between a claim and its telling: about one seed in fifty",
     "state without a message": "its bucket must go between two reads of one visit: about one seed in a hundred",
+    "move went with what was purged": "dead letters must be purged while one comes, and nobody know that it came",
     "get went away with its messages": "the caller must go in the very instant of its answer",
 }
 

@@ -146,7 +146,7 @@ def late_put_not_voided(patch: Patch) -> None:
 @plants(11, 3)
 def key_row_not_checked(patch: Patch) -> None:
     async def always_new(
-        place: Any, putting: Any, reading: Any, key: str, packed: Any, ttl_s: float, new: bool = False
+        place: Any, putting: Any, reading: Any, key: str, packed: Any, ttl_s: float, moved: bool = False
     ) -> tuple[int, bool]:
         ((id, _),) = await putting.put(packed)
         return id, False

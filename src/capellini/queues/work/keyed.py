@@ -11,6 +11,10 @@ settles what became of it before using another:
     put it is not written           void the id by compare-and-set; voided: it never becomes a message, the key may name
     a new id delivered, finished, moved  that was the put
     its bucket was dropped      the marker names the void ids: all others were puts
+
+Keys of puts are those of a generation. Keys of moves outlive it (their rows are those of generation 0, and name the one
+that they led to): a move that is repeated because nobody knew that it was done must not bring a message again that was
+got and acked in a generation that was purged since. What was on its way then went with it.
 """
 
 from __future__ import annotations
@@ -29,37 +33,40 @@ from capellini.store.interface import Value
 from capellini.store.schema import KEYS
 
 MAX_TRIES: Final = 6
-NOBODY: Final = -1
+ALL_GENERATIONS: Final = 0
+Named = tuple[int, int]  # generation and id
+NOBODY: Final[Named] = (0, -1)
 
 
 async def put_keyed(
-    place: Place, putting: Putting, reading: Reading, key: str, packed: Packed, ttl_s: float, new: bool = False
+    place: Place, putting: Putting, reading: Reading, key: str, packed: Packed, ttl_s: float, moved: bool = False
 ) -> tuple[int, bool]:
-    """Put one message once: its id, and whether an earlier put with this key was it. `new`: hardly ever was there one,
-    so nobody looks first."""
-    cell: Cell[int] = Cell(
+    """Put one message once: its id, and whether an earlier put with this key was it. `moved`: once for all generations;
+    hardly ever was there an earlier one, so nobody looks first."""
+    cell: Cell[Named] = Cell(
         place.store,
         place.clock,
         place.random,
         KEYS,
-        (*place.partition, key),
+        (place.name, ALL_GENERATIONS if moved else place.generation, key),
         (),
-        ("id",),
-        _id_in,
-        _id_out,
+        ("id", "state"),
+        lambda values: _named_in(values, place.generation),
+        _moved_out if moved else _put_out,
         ttl_s=max(1, int(ttl_s)),
         sync=place.sync_first,
     )
-    if new:
+    if moved:
         cell.learn({})  # a wrong guess is a refusal that shows who has the key, and an id for nothing
-    named = NOBODY if new else await cell.read()
+    named = NOBODY if moved else await cell.read()
     for _ in range(MAX_TRIES):
-        if named != NOBODY and await _was_put(place, reading, named):
+        if named != NOBODY and await _was_put(place, reading, *named):
             place.guards["key was used before"] += 1
-            return named, True
+            return named[1], True
         id, sent_at_s = await putting.reserve()
-        now_names = await cell.change(lambda seen: _claimed(seen, named, id))  # noqa: B023
-        if now_names != id:
+        mine = (place.generation, id)
+        now_names = await cell.change(lambda seen: _claimed(seen, named, mine))  # noqa: B023
+        if now_names != mine:
             named = now_names
             continue
         if await putting.write_as(id, packed, sent_at_s + place.options.repair_after_s / 2):
@@ -67,17 +74,20 @@ async def put_keyed(
                 place.events.put(place.name, place.generation, [(id, 1)])
                 return id, False
             place.guards["written id of a key was void"] += 1
-        named = id
+        named = mine
     raise Unavailable("the store is too slow to put this message in time: nothing was put, try again")
 
 
-def _claimed(seen: int, replaces: int, id: int) -> tuple[int, int]:
-    """The key names `id` from now on, unless it names one that was not settled."""
-    return (id, id) if seen in (NOBODY, replaces, id) else (seen, seen)
+def _claimed(seen: Named, replaces: Named, mine: Named) -> tuple[Named, Named]:
+    """The key names `mine` from now on, unless it names one that was not settled."""
+    return (mine, mine) if seen in (NOBODY, replaces, mine) else (seen, seen)
 
 
-async def _was_put(place: Place, reading: Reading, id: int) -> bool:
+async def _was_put(place: Place, reading: Reading, generation: int, id: int) -> bool:
     """Did this id become a message? If not, it never will."""
+    if generation != place.generation:
+        place.guards["move went with what was purged"] += 1
+        return True
     slot = id % place.size
     cell = place.cell(id // place.size)
     try:
@@ -105,10 +115,14 @@ def _void(runs: Runs, slot: int) -> tuple[Runs, bool]:
     return voided(runs, slot, slot + 1)[0], piece.kind in (FRESH, VOID)
 
 
-def _id_in(values: dict[str, Value]) -> int:
-    id = values.get("id")
-    return id if isinstance(id, int) else NOBODY
+def _named_in(values: dict[str, Value], own: int) -> Named:
+    id, state = values.get("id"), values.get("state")
+    return (int(state) if isinstance(state, str) else own, id) if isinstance(id, int) else NOBODY
 
 
-def _id_out(id: int) -> dict[str, Value]:
-    return {"id": id}
+def _put_out(named: Named) -> dict[str, Value]:
+    return {"id": named[1]}
+
+
+def _moved_out(named: Named) -> dict[str, Value]:
+    return {"id": named[1], "state": str(named[0])}

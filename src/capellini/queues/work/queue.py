@@ -63,7 +63,7 @@ class WorkQueue:
 
     async def put_moved(self, key: str, packed: Packed) -> bool:
         """False: it was here already."""
-        return not (await put_keyed(self.place, self.putting, self.reading, key, packed, MOVED_TTL_S, new=True))[1]
+        return not (await put_keyed(self.place, self.putting, self.reading, key, packed, MOVED_TTL_S, moved=True))[1]
 
     # Getting
 
