@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("kind", choices=sorted(set(SUITES) - {"store"}))
     parser.add_argument("--upto", type=int, default=400)
     parser.add_argument("names", nargs="*")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     bed = bed_of(arguments.kind)
     names = arguments.names or [plant.name for plant in bed.plants]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
