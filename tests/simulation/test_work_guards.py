@@ -261,3 +261,21 @@ def test_a_move_that_is_repeated_after_its_target_was_purged_brings_nothing_agai
         assert after.place.guards["move went with what was purged"] == 1
 
     with_a_queue_of_one_message(story)
+
+
+def test_a_move_that_was_left_half_done_goes_on_though_nobody_gets_from_its_queue() -> None:
+    async def story(broker: Broker, queue: WorkQueue) -> None:
+        await broker.create("dead", "work", {})
+        await broker.change("q", {"dead_letters": "dead", "delivery_limit": 1})
+        await broker.get("q", 1, 5.0, visibility_s=1.0)
+        await broker.clock.sleep(3.0)
+        queue.reading._carry_away = lambda buried: None  # who marks it as moving dies
+        assert not await broker.get("q", 1, 0.0)
+        broker.open_queues.clear()
+        again = broker.opened(await broker.catalog.live("q"))
+        for _ in range(60):
+            await broker.clock.sleep(1.0)
+            await again.repair.step()
+        assert [one.body for one in await broker.get("dead", 10, 0.0)] == [b"m"]
+
+    with_a_queue_of_one_message(story)

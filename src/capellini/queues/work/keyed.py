@@ -51,7 +51,7 @@ async def put_keyed(
         (place.name, ALL_GENERATIONS if moved else place.generation, key),
         (),
         ("id", "state"),
-        lambda values: _named_in(values, place.generation),
+        lambda values: named_in(values, place.generation),
         _moved_out if moved else _put_out,
         ttl_s=max(1, int(ttl_s)),
         sync=place.sync_first,
@@ -115,7 +115,7 @@ def _void(runs: Runs, slot: int) -> tuple[Runs, bool]:
     return voided(runs, slot, slot + 1)[0], piece.kind in (FRESH, VOID)
 
 
-def _named_in(values: dict[str, Value], own: int) -> Named:
+def named_in(values: dict[str, Value], own: int) -> Named:
     id, state = values.get("id"), values.get("state")
     return (int(state) if isinstance(state, str) else own, id) if isinstance(id, int) else NOBODY
 

@@ -19,6 +19,7 @@ from capellini.model.options import WorkOptions
 from capellini.model.service import BucketView, MessageView, PointersView
 from capellini.queues.work.block import Block
 from capellini.queues.work.bucket import NEVER_MS, OFFERED, standing
+from capellini.queues.work.keyed import ALL_GENERATIONS, named_in
 from capellini.queues.work.letters import Origin, move_key, origin_of
 from capellini.queues.work.place import Place, marker_in
 from capellini.queues.work.pointers import DROPPED, NAMES, Pointers
@@ -277,9 +278,10 @@ class Looking:
             generation = await generation_of(target)
             if generation is None:
                 continue
-            page = await place.store.read(Slice(KEYS, (target, generation, key), limit=1))
+            page = await place.store.read(Slice(KEYS, (target, ALL_GENERATIONS, key), limit=1))
             for row in page.rows:
-                if isinstance(now := row.values.get("id"), int):
+                there, now = named_in(row.values, generation)
+                if there == generation:  # else it went with what was purged
                     return str(Origin(target, generation, now))
         return ""
 

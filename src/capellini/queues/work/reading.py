@@ -231,12 +231,17 @@ class Reading:
         base = bucket * place.size
         for run in claimed.dead:
             self._carry_away(Buried(base + run.start, run.end - run.start, False))
-        for run in stuck_moves(runs, place.now_ms()):
-            self._carry_away(Buried(base + run.start, run.end - run.start, True))
+        self.resume_moves(bucket, runs)
         if claimed.expired:
             place.events.expired(
                 place.name, place.generation, [(base + run.start, run.end - run.start) for run in claimed.expired]
             )
+
+    def resume_moves(self, bucket: int, runs: Runs) -> None:
+        """Those that somebody began and did not finish."""
+        base = bucket * self._place.size
+        for run in stuck_moves(runs, self._place.now_ms()):
+            self._carry_away(Buried(base + run.start, run.end - run.start, True))
 
     async def _taken(self, bucket: int, claimed: Claimed, until_s: float) -> list[Taken]:
         place = self._place

@@ -80,9 +80,9 @@ class Repair:
             await self._reading.dropped(bucket)
 
     async def _look_again(self, bucket: int) -> None:
-        """Nobody visits: at least notice when everything in it is finished."""
+        """Nobody visits: at least notice when everything in it is finished, and moves that somebody left half done."""
         try:
-            await self._place.cell(bucket).read()
+            self._reading.resume_moves(bucket, await self._place.cell(bucket).read())
             await self._tell(bucket)
         except Dropped:
             await self._reading.dropped(bucket)
