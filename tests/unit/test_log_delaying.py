@@ -476,12 +476,19 @@ def test_a_chunk_goes_under_a_new_producer_when_the_log_forgot_the_old_one() -> 
     _with_lane(7, work)
 
 
-def test_a_lane_that_is_settled_has_nothing_in_hand_and_keeps_what_is_not_acked() -> None:
+@pytest.mark.parametrize("knew_the_row_before", [False, True])
+def test_a_lane_that_is_settled_has_nothing_in_hand_and_keeps_what_is_not_acked(knew_the_row_before: bool) -> None:
+    """By whoever is about to drop an extent: perhaps a node that knows the row as it was long ago."""
+
     async def work(waiting: Waiting) -> None:
+        other = waiting.lane()
+        if knew_the_row_before:
+            await other.know()
         waiting.fail = "answer"
         with pytest.raises(Unknown):
             await waiting.carry(waiting.lane())
-        await waiting.lane().settle()
+        (row,) = (await read_lanes(waiting.place)).values()
+        await other.settle(row)
         (row,) = (await read_lanes(waiting.place)).values()
         assert (row.chunk, len(row.ids)) == (b"", 7)
         await waiting.carry(waiting.lane())

@@ -222,7 +222,7 @@ class Delaying:
                 self.guards["delayed batch settled for a drop"] += 1
                 lane = self._lanes.get((place.name, place.generation, shard))
                 try:
-                    await (lane or Lane(place, shard, queue.append_moved, _nobody, _nobody)).settle()
+                    await (lane or Lane(place, shard, queue.append_moved, _nobody, _nobody)).settle(carried)
                 except StoreError:
                     raise
                 except CapelliniError as error:

@@ -170,9 +170,12 @@ class Lane:
             if state.chunk or len(state.ids) != len(self._left):
                 await self._change(state, Carried(state.era, state.sequence, b"", tuple(sorted(self._left))))
 
-    async def settle(self) -> None:
-        """What is in hand has arrived, and the row says so."""
+    async def settle(self, seen: Carried) -> None:
+        """What is in hand has arrived, and the row says so. `seen`: the row as it was read just now; what this lane
+        knows may be older."""
         async with self._lock:
+            if self._state != seen:
+                self._state = None
             state = await self._ready()
             if state.chunk:
                 await self._change(state, Carried(state.era, state.sequence, b"", state.ids))
