@@ -13,7 +13,7 @@ from capellini.model.message import Entry
 from capellini.model.service import Done, NackItem, Problem
 from capellini.model.timed import MoveItem, Scheduled
 from capellini.proof.timed_nodes import TimedNode
-from capellini.queues.timed import holder
+from capellini.queues.timed import holder, judging
 from capellini.queues.timed.keyed import CLAIMED, key_cell
 from capellini.queues.timed.positions import id_text, position_of
 from capellini.queues.timed.queue import TimedQueue
@@ -165,6 +165,36 @@ def test_moves_that_failed_one_after_the_other_lose_nothing() -> None:
         assert same == id
 
     told(story)
+
+
+def test_a_message_that_was_moved_to_earlier_comes_though_its_page_is_looked_through_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that was away reads the new row, the old one and a keyed one in one page, and fails at the last."""
+
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+        id = await stage.put(first, delay_s=60.0)
+        keyed = await stage.put(first, delay_s=65.0, key="k")
+        assert isinstance(await move(stage, first, id, 55.0), Done)
+        stage.nodes.crash(cast(Any, first))
+        stage.living[0].client.pause(80.0)
+        accepted, failed = judging.accepted, 0
+
+        async def later(*args: Any) -> bool:
+            nonlocal failed
+            failed += 1
+            if failed == 1:
+                raise Unavailable("the store is away")
+            return await accepted(*args)
+
+        monkeypatch.setattr(judging, "accepted", later)
+        await asyncio.sleep(80.0)
+        second = await stage.held()
+        assert sorted(one for one, _ in await all_until(stage, second, 160.0)) == sorted((id, keyed))
+        assert failed > 1
+
+    told(story, nodes=2)
 
 
 def test_a_move_whose_row_was_not_written_can_be_cancelled_by_the_next_holder() -> None:
