@@ -52,9 +52,10 @@ class Group(msgspec.Struct, frozen=True):
         return f"{self.name}/{self.version}"
 
 
-def version_of(reader: str) -> int:
-    """Of a reader's name."""
-    return int(reader.rpartition("/")[2])
+def version_of(reader: str, name: str) -> int:
+    """Of a reader, if it is one of this group; else 0."""
+    of, _, version = reader.rpartition("/")
+    return int(version) if of == name else 0
 
 
 class Wants(msgspec.Struct, frozen=True):
@@ -184,8 +185,8 @@ class Groups:
                 self._reading = None
 
     async def live(self, name: str, version: int = 0) -> Group:
-        """For what begins now. `version`: somebody has met it, so that it is there, or a later one. The default group
-        is made at its first use. Raises NotFound, or Unavailable."""
+        """For what begins now. `version`: somebody has met it, so that it is there, or a later one. Raises NotFound, or
+        Unavailable."""
         now_s = self._place.clock.elapsed_s()
         for after_s in (now_s - CACHE_S, now_s):  # it may have been made, or sought, since
             await self._known(after_s)
@@ -194,9 +195,16 @@ class Groups:
                 return found
         if (0 if found is None else found.version) < version:
             raise Unavailable(f"group {name} is not known in this data centre yet as it is in others: try again")
-        if name == DEFAULT_GROUP:
-            return await self.create(name, 0, GroupOptions())
         raise NotFound(f"queue {self._place.name} has no group {name}: create it first")
+
+    async def used(self, name: str) -> Group:
+        """For who takes messages: the default group is made at its first use. Raises NotFound, or Unavailable."""
+        try:
+            return await self.live(name)
+        except NotFound:
+            if name != DEFAULT_GROUP:
+                raise
+            return await self.create(name, 0, GroupOptions())
 
     def info(self, group: Group, says: str = "") -> GroupInfo:
         return GroupInfo(

@@ -19,8 +19,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from capellini.model import chunks
-from capellini.model.errors import CapelliniError, Conflict, Invalid, StoreError, Unavailable
-from capellini.model.log import Appended, GroupInfo, LogParcel, Settle, Settled
+from capellini.model.errors import CapelliniError, Conflict, Invalid, NotFound, StoreError, Unavailable
+from capellini.model.log import DEFAULT_GROUP, Appended, GroupInfo, LogParcel, Settle, Settled
 from capellini.model.message import Delivery, Entry, NewMessage, Peeked, message_bytes, whole_ms
 from capellini.model.service import Done, ExtendItem, NackItem, Problem, Put
 from capellini.model.streams import VERBS
@@ -243,7 +243,7 @@ class LogQueue:
                 nudge.clear()
                 await self._current(False)
                 await self.ready()
-                found = await self.groups.live(group)
+                found = await self.groups.used(group)
                 parcels = await self._taken(found, count, most_bytes, visibility_ms)
                 left_s = deadline_s - place.clock.elapsed_s()
                 if parcels or left_s <= 0 or self._stopping:
@@ -342,7 +342,13 @@ class LogQueue:
 
     async def _reader(self, group: str, items: Sequence[Settle]) -> str:
         """The group's as it is now: a delivery may be of a later version than this node has heard of."""
-        return (await self.groups.live(group, max([version_of(item.reader) for item in items], default=0))).reader
+        version = max([version_of(item.reader, group) for item in items], default=0)
+        try:
+            return (await self.groups.live(group, version)).reader
+        except NotFound:
+            if group != DEFAULT_GROUP:
+                raise
+            return ""  # it was never used: nothing is in its hands
 
     def _proved(self, item: Settle) -> bool:
         if item.verb not in VERBS or (item.value_ms is not None and item.value_ms < 0):
@@ -449,7 +455,7 @@ class LogQueue:
         if operation == "take":
             group, count, most_bytes, visibility_ms = arguments
             await self.ready()
-            return await self.readers.take(await self.groups.live(group), count, most_bytes, visibility_ms)
+            return await self.readers.take(await self.groups.used(group), count, most_bytes, visibility_ms)
         if operation == "settle":
             return await self._settle_here(arguments[0], msgspec.convert(arguments[1], list[Settle]))
         if operation == "append":
