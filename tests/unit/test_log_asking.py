@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from capellini.model import chunks
+from capellini.model.dues import due_of
 from capellini.model.errors import Invalid, NotFound
 from capellini.model.log import LogService
 from capellini.model.message import NewMessage
@@ -131,3 +132,31 @@ async def test_what_was_put_into_a_new_queue_can_be_had_at_once(node: Node) -> N
         await log_of(node).create_group(f"feed{number}", "g")
         await node.service.put(f"feed{number}", [NewMessage(b"1")])
         assert [each.body for each in await node.service.get(f"feed{number}@g")] == [b"1"], number
+
+
+async def test_a_group_that_is_there_says_so_when_it_is_made_with_another_start(node: Node) -> None:
+    await node.service.create("feed", "log")
+    log = log_of(node)
+    assert (await log.create_group("feed", "g")).says == (await log.create_group("feed", "g")).says == ""
+    again = await log.create_group("feed", "g", start="latest")
+    assert (again.start_at, again.version) == (0.0, 1) and "was there before" in again.says
+
+
+async def test_a_seek_before_what_is_kept_names_the_time_from_which_on_it_is(node: Node) -> None:
+    await node.service.create("feed", "log")
+    log = log_of(node)
+    await log.create_group("feed", "g")
+    await node.service.put("feed", [NewMessage(b"1")])
+    opened_at = (await log.extents("feed"))[0].opened_at
+    says = (await log.seek_group("feed", "g", 1.0)).says
+    assert due_of(says.split()[2]) == pytest.approx(opened_at, abs=0.001) and "not kept" in says
+    assert [each.body for each in await node.service.get("feed@g", 1, WAIT_S)] == [b"1"]
+
+
+async def test_wrong_names_of_groups_and_no_attribute_to_order_by_are_said(node: Node) -> None:
+    await node.service.create("feed", "log")
+    for call in (log_of(node).create_group("feed", "b d"), node.service.get("feed@b d")):
+        with pytest.raises(Invalid, match="'b d' is not the name of a group"):
+            await call
+    with pytest.raises(Invalid, match="order_by"):
+        await node.service.create("lines", "log", {"mode": "cp", "ordered": "group", "order_by": ""})

@@ -21,7 +21,16 @@ from typing import Any, Final
 import msgspec
 
 from capellini.model.errors import Conflict, Invalid, NotFound, Unavailable
-from capellini.model.log import DEFAULT_GROUP, EARLIEST, LATEST, MAX_FILTERS, MAX_GROUPS, GroupInfo, GroupOptions
+from capellini.model.log import (
+    DEFAULT_GROUP,
+    EARLIEST,
+    LATEST,
+    MAX_FILTERS,
+    MAX_GROUPS,
+    GroupInfo,
+    GroupOptions,
+    check_group,
+)
 from capellini.model.message import MAX_DELAY_S, whole_ms
 from capellini.model.options import check_name, options_of
 from capellini.queues.catalog import CACHE_S, SETTLE_S
@@ -222,7 +231,7 @@ class Groups:
 
     async def create(self, name: str, start_ms: int, options: GroupOptions) -> Group:
         """Same again is fine; other options are a Conflict."""
-        check_name(name)
+        check_group(name)
         dead_letters_of(self._place.name, name)
         others = [group for group in await self.all() if group.name != name]
         if len(others) >= MAX_GROUPS:

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from capellini.model import chunks
+from capellini.model.dues import text_of
 from capellini.model.errors import CapelliniError, Conflict, Invalid, NotFound, StoreError, Unavailable
 from capellini.model.log import DEFAULT_GROUP, Appended, GroupInfo, LogParcel, Settle, Settled
 from capellini.model.message import Delivery, Entry, NewMessage, Peeked, message_bytes, whole_ms
@@ -205,6 +206,8 @@ class LogQueue:
         if wants(self.place, checked).delivery_limit:
             await self._make_queue(dead_letters_of(self.place.name, name))
         group = await self.groups.create(name, start_ms, checked)
+        if group.start_ms != start_ms:
+            return self.groups.info(group, "the group was there before, and goes on where it is: seek moves it")
         return self.groups.info(group, await self._kept(start_ms))
 
     async def change_group(self, name: str, options: Mapping[str, Any]) -> GroupInfo:
@@ -225,7 +228,7 @@ class LogQueue:
         oldest_ms = min([extent.opened_ms for extent in known], default=0)
         if not start_ms or not oldest_ms or start_ms >= oldest_ms:
             return ""
-        return f"messages before {oldest_ms / 1000:.3f} are not kept (any more): it starts at the oldest there is"
+        return f"messages before {text_of(oldest_ms / 1000)} are not kept (any more): it starts at the oldest there is"
 
     # Reading
 
