@@ -52,6 +52,16 @@ async def test_no_put_is_for_one_group_alone(node: Node) -> None:
     ]  # fmt: skip
 
 
+async def test_a_producer_that_counts_from_0_is_told_so(node: Node) -> None:
+    """Its first chunk was taken for one that had come before, and confirmed, and was nowhere."""
+    await node.service.create("feed", "log")
+    log = log_of(node)
+    for producer, sequence in ((b"p" * 16, 0), (chunks.NO_PRODUCER, 1)):
+        with pytest.raises(Invalid, match=f"sequence {sequence} "):
+            await log.append("feed", chunks.pack([b"1"], None, producer, sequence))
+    assert not (await log.append("feed", chunks.pack([b"1"], None, b"p" * 16, 1))).duplicate
+
+
 async def test_a_put_that_names_a_group_is_refused(node: Node) -> None:
     await node.service.create("feed", "log")
     await log_of(node).create_group("feed", "g")
