@@ -123,8 +123,6 @@ class Flight:
                 at += 1
             if first < end:
                 kept.append((first, end, until_ms))
-            if at == len(wanted):
-                at -= 1
         self.left[low:high] = kept
         return found
 
