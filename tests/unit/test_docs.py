@@ -353,6 +353,7 @@ VARYING: Final = (
     (re.compile(r'(_per_s"):[\d.]+'), r"\1:RATE"),
     (re.compile(r'(_after_s"):\{[^}]*\}'), r"\1:QUANTILES"),
     (re.compile(r'"receipt":"[\w-]{38}"'), '"receipt":"RECEIPT"'),
+    (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00"), "TIME"),
     (re.compile(r"^date: .*$", re.MULTILINE), "date: DATE"),
     (re.compile(r'"(node)":"[^"]*"'), r'"\1":"NODE"'),
     (re.compile(r"[ \t\r]+$", re.MULTILINE), ""),

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from capellini.queues.log.desk import MOST_PICKS, Desk, Picked, Standing
+from capellini.queues.log.desk import MOST_PICKS, TIMES_LEAST, Desk, Picked, Standing
 from capellini.queues.log.ordering import ByGroup, Total
 from capellini.queues.log.pages import Pages
 
@@ -196,3 +196,86 @@ def test_every_message_is_in_one_place_whatever_happens(seed: int) -> None:
 def _valid(desk: Desk, number: int, delivery: int) -> bool:
     flight = desk.flights.get(delivery)
     return flight is not None and any(first <= number < end for first, end, _ in flight.left)
+
+
+class Noted(int):
+    """A number that counts how often any of its kind was compared."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Noted.compared += 1
+        return int(self) < int(other)
+
+    def __gt__(self, other: int) -> bool:
+        Noted.compared += 1
+        return int(self) > int(other)
+
+
+def test_each_other_message_of_a_large_delivery_is_acked_in_one_pass() -> None:
+    count = 2_000
+    desk = _desk()
+    desk.picks(count, 0, count)
+    delivery = desk.fly(0, count, 1, 1_000)
+    Noted.compared = 0
+    done = desk.ack(delivery, [(Noted(number), Noted(number + 1)) for number in range(0, count, 2)])
+    assert len(done) == count // 2 == desk.flying
+    assert Noted.compared < 50 * count
+
+
+def test_ranges_that_overlap_or_come_in_any_order_settle_each_message_once() -> None:
+    chance = random.Random(1)
+    for _ in range(300):
+        desk = _desk()
+        desk.picks(60, 0, 60)
+        delivery, left = desk.fly(0, 60, 1, 1_000), set(range(60))
+        while left:
+            firsts = [chance.randrange(60) for _ in range(chance.randrange(1, 9))]
+            ranges = [(first, first + chance.randrange(1, 10)) for first in firsts]
+            asked = {number for first, end in ranges for number in range(first, end)}
+            done = [number for first, end in desk.ack(delivery, ranges) for number in range(first, end)]
+            assert sorted(done) == sorted(left & asked)
+            left -= asked
+            assert desk.flying == len(left)
+        assert (desk.pages.next, desk.flights) == (60, {})
+
+
+def test_ends_of_settled_deliveries_are_not_kept_behind_one_that_is_held_for_long() -> None:
+    desk = _desk()
+    desk.picks(1, 0, 100_000)
+    held = desk.fly(0, 1, 1, 10_000)
+    for number in range(1, 20_000):
+        desk.picks(1, 0, 100_000)
+        desk.ack(desk.fly(number, number + 1, 1, 10_000 + number), [(number, number + 1)])
+    assert len(desk._times) <= 2 * TIMES_LEAST
+    assert desk.next_ms() == 10_000
+    assert desk.extend(held, [(0, 1)], 50_000) == [(0, 1)]
+    assert not desk.roll(49_999) and desk.roll(50_000)
+    assert desk.ready == 1
+
+
+def test_parts_of_deliveries_are_bounded_as_whole_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capellini.queues.log.desk.MOST_FLIGHTS", 50)
+    desk = _desk()
+    desk.picks(100, 0, 100)
+    delivery = desk.fly(0, 100, 1, 1_000)
+    desk.ack(delivery, [(number, number + 1) for number in range(0, 98, 2)])
+    assert not desk.full
+    desk.extend(delivery, [(99, 100)], 2_000)
+    assert desk.full
+    desk.nack(delivery, [(0, 100)], at_ms=0)
+    assert not desk.full and not desk.flights
+
+
+@pytest.mark.parametrize("standing", [None, Total(), ByGroup()])
+def test_what_stands_is_told_with_its_deliveries_and_when_it_comes(standing: Standing | None) -> None:
+    desk = _desk(standing=standing)
+    if isinstance(standing, ByGroup):
+        for number in range(3):
+            standing.line_up(number, None if number else "a", 0)
+        desk.out = 3
+    [(delivery, _)] = _flown(desk, 3)
+    desk.nack(delivery, [(0, 1)], at_ms=500)
+    desk.nack(delivery, [(1, 2)], at_ms=0)
+    desk.ack(delivery, [(2, 3)])
+    assert sorted(desk.standing.stands()) == [(0, 1, 1, 500), (1, 2, 1, 0)]

@@ -329,5 +329,29 @@ def test_whoever_took_a_row_and_failed_to_begin_goes_on_trying() -> None:
     run(work(), 1)
 
 
+def test_what_was_taken_for_a_caller_who_left_is_given_back_at_once() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a", visibility_s=60.0)
+        node = await _grouped(nodes)
+        await put(node, [b"x"])
+        await settle(node, await pull(node), "release")
+        take = Owner.take
+
+        async def slowly(self: Owner, *asked: Any) -> list[LogParcel]:
+            found = await take(self, *asked)
+            await self.place.clock.sleep(1.0)
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Owner, "take", slowly)
+            getting = asyncio.get_running_loop().create_task(pull(node))
+            await node.clock.sleep(0.5)
+            getting.cancel()
+            await node.clock.sleep(1.0)
+        assert _counts(await pull(node)) == {b"x": 1}  # nobody has seen it
+
+    run(work(), 1)
+
+
 async def _failing(owner: Owner) -> None:
     raise Unavailable("the store is away")

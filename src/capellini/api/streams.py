@@ -104,7 +104,7 @@ async def get_stream(context: Context, request: Request) -> Response:
     headers, name, group = accepted(request), request.name, request.params["group"]
     query = query_of(request, GetQuery)
     await _log_queue(context, name)
-    await log_of(context.service).show_group(name, group)
+    await log_of(context.service).routes(name, group)  # is there such a group?
     request.upgraded = lambda app, transport: ConsumerStream(context, app, transport, name, group, query)
     return Response(101, headers=headers)
 

@@ -40,7 +40,12 @@ def group() -> None:
 
 def position(text: str) -> str | float:
     """Where a group starts, as it was given."""
-    return text if text in (EARLIEST, LATEST) else due_argument(text)
+    if text in (EARLIEST, LATEST):
+        return text
+    at = due_argument(text)
+    if at > time.time():
+        hint("that time is to come: messages put before it are not for this group")
+    return at
 
 
 def filters_of(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -196,8 +201,6 @@ def seek(at: str, as_json: bool, queue: str, group: str, where: str) -> None:
     What it had before comes again, as far as it is kept; what was delivered can no longer be acked.
     """
     to = position(where)
-    if isinstance(to, float) and to > time.time():
-        hint("that time is to come: messages put before it are not for this group")
     with talking(at) as client:
         say_group(client.groups.seek(queue, group, to), as_json)
 

@@ -146,6 +146,7 @@ class Consumer(Generic[H]):
         info = await self._client.show_queue(name)
         if info.kind != "log":
             return info.options
+        await self._client.routes(name, group)  # makes the default group, which a look does not
         shown, _ = await self._client.groups.show(name, group)
         own = msgspec.structs.asdict(shown.options)
         return {**info.options, **{option: value for option, value in own.items() if value is not None}}

@@ -171,7 +171,8 @@ class Puts:
 
     async def _chunks(self, queue: str, items: list[Item]) -> list[Put | Problem]:
         """One chunk, or as many as it takes, one after the other. Raises Invalid when the only one is refused."""
-        queue = queue.partition(AT)[0]
+        if AT in queue:
+            return await self._one_by_one(queue, [as_message(item) for item in items])  # which says what is wrong
         runs = chunks.cut([item_bytes(item[0], item[1]) for item in items], CHUNK_BYTES)
         results: list[Put | Problem] = []
         for start, end in runs:

@@ -441,7 +441,7 @@ async def _local(service: Service, opening: Opening) -> Any:
     if info.kind != "log":
         raise WrongKind(f"queue {opening.queue} is a {info.kind} queue: streams are for log queues")
     if opening.group is not None:
-        await log.show_group(opening.queue, opening.group)
+        await log.routes(opening.queue, opening.group)  # is there such a group?
     return opening.local(log)
 
 

@@ -122,6 +122,8 @@ def check(chunk: Bytes, body_limit: int) -> Head:
         raise TooLarge(f"a chunk has at most {MAX_CHUNK_BYTES} bytes, not {head.size}: send fewer messages in each")
     if not 0 < head.count <= MAX_CHUNK_MESSAGES:
         raise Invalid(f"a chunk has 1 to {MAX_CHUNK_MESSAGES} messages, not {head.count}")
+    if (head.producer == NO_PRODUCER) != (head.sequence == 0):
+        raise Invalid(f"a producer's chunks are numbered from 1 on, and others 0: sequence {head.sequence} is neither")
     ends = _offsets(chunk, head, 0)
     sizes = np.diff(ends)
     attribute_bytes = 0

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from capellini.model.errors import Invalid
-from capellini.model.options import check_name
+from capellini.model.options import NAME, NAME_RULE, check_name
 
 AT: Final = "@"  # between a queue and its group; no name has one
 DEFAULT_GROUP: Final = "default"
@@ -191,10 +191,9 @@ def split_name(name: str) -> tuple[str, str]:
 
 def check_group(name: str) -> str:
     """Raises Invalid."""
-    try:
-        return check_name(name)
-    except Invalid as error:
-        raise Invalid(f"of a group: {error.says}") from None
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise Invalid(f"{str(name)[:120]!r} is not the name of a group: use {NAME_RULE}")
+    return name
 
 
 def check_place(name: str) -> str:

@@ -231,6 +231,8 @@ def options_of(kind: str, given: Mapping[str, Any]) -> WorkOptions:
     if isinstance(options, LogOptions):
         if options.ordered and options.mode != "cp":
             raise Invalid("ordered needs mode cp: extents side by side have no order")
+        if options.ordered == "group" and not options.order_by:
+            raise Invalid("ordered by group needs order_by: name the attribute that says which group a message is of")
         if options.journal == WITH_BODIES:
             raise Invalid("journal is on or off for a log queue: it keeps its messages itself")
     elif options.delivery_limit and not options.dead_letters:

@@ -16,6 +16,7 @@ from capellini.model import chunks
 from capellini.model.errors import CapelliniError, Invalid, NotFound, WrongKind
 from capellini.model.log import (
     AT,
+    DEFAULT_GROUP,
     EARLIEST,
     Appended,
     ExtentView,
@@ -47,9 +48,10 @@ from capellini.node.delays import Delays
 from capellini.node.statistics import with_totals
 from capellini.node.views import letter_ids
 from capellini.queues.catalog import QueueRecord
-from capellini.queues.log.groups import Group, dead_letters_of
+from capellini.queues.log.groups import Group, dead_letters_of, wants
 from capellini.queues.log.keeper import LogKeeper
 from capellini.queues.log.looking import place_of
+from capellini.queues.log.parcels import check_unaddressed, check_unaddressed_chunk
 from capellini.queues.log.queue import GET_BYTES, LogQueue, deliveries_of
 from capellini.queues.log.turns import Turns
 from capellini.queues.work.place import Gone
@@ -97,7 +99,9 @@ class LogBroker(LogService):
 
     async def append(self, queue: str, chunk: bytes) -> Appended:
         check_own_name(queue)
-        producer = chunks.head_of(chunk).producer
+        head = chunks.head_of(chunk)
+        check_unaddressed_chunk(chunk, head)
+        producer = head.producer
         turn = None if producer == chunks.NO_PRODUCER else self._turns.enter((queue, producer))
 
         async def act(record: QueueRecord, opened: LogQueue) -> Appended:
@@ -119,8 +123,10 @@ class LogBroker(LogService):
 
     async def put(self, name: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
         batch("messages", len(messages))
-        queue_name, _ = _without_group(name)
+        queue_name, group = _without_group(name)
         check_own_name(queue_name)
+        if group is not None:
+            raise Invalid(f"a put is for all groups of a queue: name {queue_name} alone")
         answers: dict[int, Put | Problem] = {}  # kept if the queue is purged before all have theirs: those were put
 
         async def act(record: QueueRecord, queue: LogQueue) -> None:
@@ -131,6 +137,7 @@ class LogBroker(LogService):
             def wrong(message: NewMessage) -> Problem | None:
                 try:
                     self._delays.check(message, record.options.body_limit)
+                    check_unaddressed(message.attributes)
                 except Invalid as error:
                     return Problem.of(error)
                 return None
@@ -295,17 +302,21 @@ class LogBroker(LogService):
 
     # Dead letters
 
-    async def _letters(self, queue: str, group: str) -> QueueRecord:
+    async def _letters(self, queue: str, group: str) -> QueueRecord | None:
         """The queue that has the dead letters of a group; one that never had any has none. Raises NotFound."""
-        await self._of_group(queue, group, _nothing)
+        limit = await self._of_group(queue, group, _delivery_limit)
         try:
             return await self._catalog.live(dead_letters_of(queue, group))
         except NotFound:
+            if limit:
+                return None
             raise NotFound(f"{queue}{AT}{group} has no dead letters: set its option delivery_limit first") from None
 
     async def dead(self, name: str, count: int, after: str) -> list[Peeked]:
         queue, group = split_name(name)
         letters = await self._letters(queue, group)
+        if letters is None:
+            return []
         return await self._broker.views.letters_of(letters, group_name(queue, group), count, after)
 
     async def merge_dead(
@@ -313,23 +324,28 @@ class LogBroker(LogService):
     ) -> int:
         if count is not None:
             in_range("count", count, 1, MERGE_MOST)
-        letters = self._broker.opened(await self._letters(queue, group))
+        record = await self._letters(queue, group)
+        if record is None:
+            return 0
+        letters = self._broker.opened(record)
         if ids is not None:
             return await letters.redrive_these(group_name(queue, group), letter_ids(ids))
         return await letters.redrive(group_name(queue, group), count)
 
     async def purge_dead(self, queue: str, group: str) -> None:
         letters = await self._letters(queue, group)
-        await self._broker.purge(letters.name)
+        if letters is not None:
+            await self._broker.purge(letters.name)
 
     # Looking
 
     async def peek(self, name: str, count: int, after: str) -> list[Peeked]:
-        """Of a queue of the nodes' own without a group: all that it holds. No group is made for a look at those."""
+        """Without a group, of a queue of the nodes' own, or of one whose default group was never used: all that it
+        holds. No group is made for a look."""
         in_range("count", count, 1, MAX_BATCH)
         queue, group = split_name(name)
         place = place_of(after) if after else None
-        if is_internal(queue) and AT not in name:
+        if AT not in name and (is_internal(queue) or DEFAULT_GROUP not in await self._names(queue)):
             return await self._with(queue, lambda _, opened: opened.peek_all(count, place))
         return await self._of_group(queue, group, lambda opened, found: opened.looking.peek(found, count, place))
 
@@ -346,7 +362,7 @@ class LogBroker(LogService):
             writers = sorted({extent.node for extent in opened.extents.known() if not extent.sealed})
             readers: set[str] = set()
             if group is not None:
-                found = await opened.groups.live(group)
+                found = await opened.groups.used(group)
                 await opened.readers.ensure(found)
                 readers = opened.readers.nodes(found)
                 if opened.readers.here(found):
@@ -399,8 +415,8 @@ class LogBroker(LogService):
         return total, exact
 
 
-async def _nothing(queue: LogQueue, group: Group) -> None:
-    return None
+async def _delivery_limit(queue: LogQueue, group: Group) -> int:
+    return wants(queue.place, group.options).delivery_limit
 
 
 def _without_group(name: str) -> tuple[str, str | None]:

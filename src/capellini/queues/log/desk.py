@@ -22,18 +22,22 @@ delivers it after a later one: what is finished is unsure until the cursor's nex
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Final, Protocol
 
 import msgspec
 
 from capellini.queues.log.pages import Open, Pages
 
-MOST_FLIGHTS: Final = 250_000  # deliveries in flight for one group and extent: some 100 MB; then consumers must ack
+MOST_FLIGHTS: Final = 250_000  # parts of deliveries in flight for one group and extent: some 100 MB; then consumers ack
+TIMES_LEAST: Final = 1_000  # ends of deliveries that are kept before it is looked which of them still matter
 MOST_PICKS: Final = 256  # ranges in one pull: after many single nacks the rest comes with the next
 
 Range = tuple[int, int]  # first, end
+Stood = tuple[int, int, int, int]  # first, end, deliveries, at_ms (0: it can be had)
 
 
 class Picked(msgspec.Struct, frozen=True, gc=False):
@@ -80,6 +84,9 @@ class Standing(Protocol):
     def next_ms(self) -> int | None:
         """When more can be had, if nothing else happens."""
 
+    def stands(self) -> Iterable[Stood]:
+        """All that stands, in any order; for who looks."""
+
 
 class Flight:
     """One delivery. `left`: what is not settled, as (first, end, until_ms), in order."""
@@ -92,26 +99,47 @@ class Flight:
         self.left: list[tuple[int, int, int]] = [(first, end, until_ms)]
 
     def cut(self, ranges: Iterable[Range]) -> list[Range]:
-        """Take these out of what is left; those that were there."""
+        """Take these out of what is left; those that were there, in order. In one pass: each other message of a large
+        delivery may be settled at once."""
+        wanted = _apart(ranges)
+        if not wanted:
+            return []
+        low = bisect_right(self.left, wanted[0][0], key=_end_of)
+        high = bisect_left(self.left, wanted[-1][1], key=_first_of)
         found: list[Range] = []
-        for first, end in ranges:
-            if len(self.left) == 1 and self.left[0][0] == first and self.left[0][1] == end:  # nearly always
-                found.append((first, end))
-                self.left = []
-                continue
-            kept: list[tuple[int, int, int]] = []
-            for low, high, until_ms in self.left:
-                start, stop = max(low, first), min(high, end)
-                if start >= stop:
-                    kept.append((low, high, until_ms))
-                    continue
+        kept: list[tuple[int, int, int]] = []
+        at = 0
+        for first, end, until_ms in self.left[low:high]:
+            while wanted[at][1] <= first:
+                at += 1
+            while at < len(wanted) and wanted[at][0] < end:
+                start, stop = max(first, wanted[at][0]), min(end, wanted[at][1])
                 found.append((start, stop))
-                if low < start:
-                    kept.append((low, start, until_ms))
-                if stop < high:
-                    kept.append((stop, high, until_ms))
-            self.left = kept
+                if first < start:
+                    kept.append((first, start, until_ms))
+                first = stop
+                if wanted[at][1] > end:
+                    break
+                at += 1
+            if first < end:
+                kept.append((first, end, until_ms))
+        self.left[low:high] = kept
         return found
+
+
+_first_of: Final = itemgetter(0)
+_end_of: Final = itemgetter(1)
+
+
+def _apart(ranges: Iterable[Range]) -> list[Range]:
+    """In order, those that overlap as one."""
+    found: list[Range] = []
+    for first, end in sorted(ranges):
+        if found and first < found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((first, end))
+    return found
 
 
 class Loose:
@@ -173,6 +201,10 @@ class Loose:
     def next_ms(self) -> int | None:
         return self._waiting[0][0] if self._waiting else None
 
+    def stands(self) -> Iterable[Stood]:
+        yield from ((first, end, deliveries, 0) for first, end, deliveries in self._ready)
+        yield from ((first, end, deliveries, at_ms) for at_ms, first, end, deliveries in self._waiting)
+
 
 class Desk:
     """`limit`: deliveries before a message goes to the dead letters; 0: none."""
@@ -188,7 +220,9 @@ class Desk:
         self._known = pages.next  # an earlier owner left nothing behind it
         self._delivery = 0
         self._times: list[tuple[int, int]] = []  # (until_ms, delivery); overtaken ones are passed over
+        self._times_most = TIMES_LEAST
         self.flying = self.picked = 0  # messages
+        self._parts = 0  # of all flights: what is left of each, in ranges
         self.redelivered = 0
 
     def recover(self) -> None:
@@ -215,7 +249,7 @@ class Desk:
 
     @property
     def full(self) -> bool:
-        return len(self.flights) >= MOST_FLIGHTS
+        return self._parts >= MOST_FLIGHTS
 
     @property
     def ready(self) -> int:
@@ -236,7 +270,7 @@ class Desk:
             over = [(first, end) for first, end, until_ms in flight.left if until_ms <= now_ms]
             if over:
                 changed = True
-                self._land(delivery, flight, flight.cut(over), now_ms)
+                self._land(delivery, flight, self._cut(flight, over), now_ms)
         return self.standing.roll(now_ms) or changed
 
     def _land(self, delivery: int, flight: Flight, ranges: Sequence[Range], at_ms: int, hidden: bool = False) -> None:
@@ -290,7 +324,8 @@ class Desk:
         self.picked -= end - first
         self._delivery += 1
         self.flights[self._delivery] = Flight(first, end, deliveries, until_ms)
-        heapq.heappush(self._times, (until_ms, self._delivery))
+        self._ends(until_ms, self._delivery)
+        self._parts += 1
         self.flying += end - first
         if deliveries > 1:
             self.redelivered += end - first
@@ -302,7 +337,7 @@ class Desk:
         flight = self.flights.get(delivery)
         if flight is None:
             return []
-        found = flight.cut(ranges)
+        found = self._cut(flight, ranges)
         for first, end in found:
             self.flying -= end - first
             self._finish(first, end)
@@ -315,7 +350,7 @@ class Desk:
         flight = self.flights.get(delivery)
         if flight is None:
             return []
-        found = flight.cut(ranges)
+        found = self._cut(flight, ranges)
         self._land(delivery, flight, found, at_ms, delayed)
         return found
 
@@ -324,7 +359,7 @@ class Desk:
         flight = self.flights.get(delivery)
         if flight is None:
             return []
-        found = flight.cut(ranges)
+        found = self._cut(flight, ranges)
         for first, end in found:
             self.flying -= end - first
             self.standing.back(first, end, flight.deliveries - 1, now_ms)
@@ -336,10 +371,26 @@ class Desk:
         flight = self.flights.get(delivery)
         if flight is None:
             return []
-        found = flight.cut(ranges)
+        found = self._cut(flight, ranges)
         flight.left = sorted([*flight.left, *((first, end, until_ms) for first, end in found)])
+        self._parts += len(found)
         if found:
-            heapq.heappush(self._times, (until_ms, delivery))
+            self._ends(until_ms, delivery)
+        return found
+
+    def _ends(self, until_ms: int, delivery: int) -> None:
+        """Ends of what was settled long ago are forgotten when they are the most: behind one that is held for hours
+        they would be as many as deliveries in these hours."""
+        heapq.heappush(self._times, (until_ms, delivery))
+        if len(self._times) >= self._times_most:
+            held = {(left[2], number) for number, flight in self.flights.items() for left in flight.left}
+            self._times = sorted(held)
+            self._times_most = max(TIMES_LEAST, 2 * len(held))
+
+    def _cut(self, flight: Flight, ranges: Iterable[Range]) -> list[Range]:
+        before = len(flight.left)
+        found = flight.cut(ranges)
+        self._parts += len(flight.left) - before
         return found
 
     def letters(self, most: int) -> list[int]:

@@ -21,7 +21,16 @@ from typing import Any, Final
 import msgspec
 
 from capellini.model.errors import Conflict, Invalid, NotFound, Unavailable
-from capellini.model.log import DEFAULT_GROUP, EARLIEST, LATEST, MAX_FILTERS, MAX_GROUPS, GroupInfo, GroupOptions
+from capellini.model.log import (
+    DEFAULT_GROUP,
+    EARLIEST,
+    LATEST,
+    MAX_FILTERS,
+    MAX_GROUPS,
+    GroupInfo,
+    GroupOptions,
+    check_group,
+)
 from capellini.model.message import MAX_DELAY_S, whole_ms
 from capellini.model.options import check_name, options_of
 from capellini.queues.catalog import CACHE_S, SETTLE_S
@@ -52,9 +61,10 @@ class Group(msgspec.Struct, frozen=True):
         return f"{self.name}/{self.version}"
 
 
-def version_of(reader: str) -> int:
-    """Of a reader's name."""
-    return int(reader.rpartition("/")[2])
+def version_of(reader: str, name: str) -> int:
+    """Of a reader, if it is one of this group; else 0."""
+    of, _, version = reader.rpartition("/")
+    return int(version) if of == name else 0
 
 
 class Wants(msgspec.Struct, frozen=True):
@@ -184,8 +194,8 @@ class Groups:
                 self._reading = None
 
     async def live(self, name: str, version: int = 0) -> Group:
-        """For what begins now. `version`: somebody has met it, so that it is there, or a later one. The default group
-        is made at its first use. Raises NotFound, or Unavailable."""
+        """For what begins now. `version`: somebody has met it, so that it is there, or a later one. Raises NotFound, or
+        Unavailable."""
         now_s = self._place.clock.elapsed_s()
         for after_s in (now_s - CACHE_S, now_s):  # it may have been made, or sought, since
             await self._known(after_s)
@@ -194,9 +204,16 @@ class Groups:
                 return found
         if (0 if found is None else found.version) < version:
             raise Unavailable(f"group {name} is not known in this data centre yet as it is in others: try again")
-        if name == DEFAULT_GROUP:
-            return await self.create(name, 0, GroupOptions())
         raise NotFound(f"queue {self._place.name} has no group {name}: create it first")
+
+    async def used(self, name: str) -> Group:
+        """For who takes messages: the default group is made at its first use. Raises NotFound, or Unavailable."""
+        try:
+            return await self.live(name)
+        except NotFound:
+            if name != DEFAULT_GROUP:
+                raise
+            return await self.create(name, 0, GroupOptions())
 
     def info(self, group: Group, says: str = "") -> GroupInfo:
         return GroupInfo(
@@ -214,7 +231,7 @@ class Groups:
 
     async def create(self, name: str, start_ms: int, options: GroupOptions) -> Group:
         """Same again is fine; other options are a Conflict."""
-        check_name(name)
+        check_group(name)
         dead_letters_of(self._place.name, name)
         others = [group for group in await self.all() if group.name != name]
         if len(others) >= MAX_GROUPS:

@@ -7,6 +7,7 @@ read by nobody    ──▶ what the store has: cursors and blocks; what was in 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
@@ -221,22 +222,24 @@ class Looking:
                 return []
             if reading.extent == after.extent:
                 at = max(at, after.number + 1)
-        filter, cutter, found = wants(self._place, group.options).filter, Cutter(), list[Peeked]()
+        wanted, cutter, found = wants(self._place, group.options), Cutter(), list[Peeked]()
         end = min(top, at + PEEK_AHEAD)
-        flights = [] if desk is None else sorted(_flights(desk, at, end))
+        told, now_ms = _told(desk, pages, at, end), self._place.now_ms()
         while at < end and not page_full(found, count):
             blocks = await reading.read(at, PEEK_BYTES)
             if not blocks:
                 break
             for block in blocks:
                 first, stop = max(at, block.first), min(end, block.end)
-                for piece in cutter.pieces(block, first, stop, group.name, filter, PEEK_BYTES, False):
+                for piece in cutter.pieces(block, first, stop, group.name, wanted.filter, PEEK_BYTES, False):
                     if piece.data is None or block.put_ms < group.start_ms:
                         continue
                     for number, body, attributes in _messages(piece.first, piece.data):
                         if number not in pages and not page_full(found, count):
-                            flight = _in_flight(flights, number)
-                            found.append(_peeked(reading.extent, number, body, attributes, block.put_ms, flight))
+                            fresh = (number, number + 1, 0, block.put_ms + wanted.delay_ms, False)
+                            place, put_ms = Place(reading.extent, number), block.put_ms
+                            of = _of(told, number) or fresh
+                            found.append(_peeked(place, body, attributes or {}, put_ms, of, now_ms))
                 at = max(at, stop)
         return found
 
@@ -270,27 +273,29 @@ def _messages(first: int, data: bytes) -> Iterable[tuple[int, bytes, dict[str, s
             number += 1
 
 
-Flown = tuple[int, int, int, int]  # first, end, until_ms, deliveries
+Told = tuple[int, int, int, int, bool]  # first, end, deliveries, at_ms, in flight
 
 
-def _flights(desk: Desk, low: int, high: int) -> Iterable[Flown]:
-    for flight in desk.flights.values():
-        for first, end, until_ms in flight.left:
-            if first < high and end > low:
-                yield first, end, until_ms, flight.deliveries
+def _told(desk: Desk | None, pages: Pages, low: int, high: int) -> list[Told]:
+    """What is known of the numbers low .. high-1 that were delivered, by number. Without a desk: what is durable."""
+    if desk is None:
+        found = [(one.first, one.end, one.deliveries, one.at_ms, False) for one in pages.open(low, high)]
+    else:
+        found = [(*one, False) for one in desk.standing.stands()]
+        for flight in desk.flights.values():
+            found += [(first, end, flight.deliveries, until_ms, True) for first, end, until_ms in flight.left]
+    return sorted(one for one in found if one[0] < high and one[1] > low and (one[2] or one[3]))
 
 
-def _in_flight(flights: list[Flown], number: int) -> Flown | None:
-    return next((one for one in flights if one[0] <= number < one[1]), None)
+def _of(told: list[Told], number: int) -> Told | None:
+    at = bisect_right(told, number, key=lambda one: one[0]) - 1
+    return told[at] if at >= 0 and number < told[at][1] else None
 
 
-def _peeked(
-    extent: str, number: int, body: bytes, attributes: dict[str, str] | None, put_ms: int, flight: Flown | None
-) -> Peeked:
-    state, visible_at, deliveries = "ready", put_ms / 1000, 0
-    if flight is not None:
-        state, visible_at, deliveries = "in_flight", flight[2] / 1000, flight[3]
-    return Peeked(str(Place(extent, number)), state, body, attributes or {}, put_ms / 1000, deliveries, visible_at)
+def _peeked(place: Place, body: bytes, attributes: dict[str, str], put_ms: int, told: Told, now_ms: int) -> Peeked:
+    _, _, deliveries, at_ms, flies = told
+    state = "in_flight" if flies else "delayed" if at_ms > now_ms else "ready"
+    return Peeked(str(place), state, body, attributes, put_ms / 1000, deliveries, (at_ms or put_ms) / 1000)
 
 
 def _page(found: list[Peeked], count: int) -> list[Peeked]:

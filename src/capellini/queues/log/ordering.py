@@ -35,7 +35,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Final
 
-from capellini.queues.log.desk import MOST_PICKS, Picked
+from capellini.queues.log.desk import MOST_PICKS, Picked, Stood
 
 MOST_KNOWN: Final = 100_000  # messages lined up by group: some 30 MB; Amazon's queues look 120,000 ahead
 KEY_CHARS: Final = 64  # longer values of the attribute are known by a hash of them
@@ -103,6 +103,9 @@ class Total:
         if self._out or not self._standing or self._front():
             return None
         return self._standing[0][3]
+
+    def stands(self) -> Iterable[Stood]:
+        return self._standing
 
 
 class _Line:
@@ -272,6 +275,12 @@ class ByGroup:
                 return at_ms
             heapq.heappop(self._later)
         return None
+
+    def stands(self) -> Iterable[Stood]:
+        """Lines of one message are known by their place in the heaps alone."""
+        offered = [*(line for _, _, line in self._free), *(line for _, _, _, line in self._later)]
+        for line in {id(line): line for line in (*self._lines.values(), *offered)}.values():
+            yield from ((number, number + 1, deliveries, at_ms) for number, deliveries, at_ms in line.standing)
 
 
 def _runs(numbers: Sequence[tuple[int, int]]) -> list[Picked]:

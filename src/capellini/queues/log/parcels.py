@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from capellini.model import chunks
+from capellini.model.errors import Invalid
 from capellini.queues.log.rows import Block
 
 GROUP: Final = "capellini-group"  # the attribute that names the one group a message is for
@@ -26,6 +27,19 @@ _GROUP_BYTES: Final = GROUP.encode()
 CODE_BYTES: Final = 16
 SAME_MS: Final = 20  # blocks that were put so close to each other may share a parcel
 PARCEL_BYTES: Final = 1024 * 1024  # a parcel ends there: one frame of every transport
+
+
+def check_unaddressed(attributes: Mapping[str, str] | None) -> None:
+    """Of a put: only dead letters on their way back are for one group alone. Raises Invalid."""
+    if attributes and GROUP in attributes:
+        raise Invalid(f"the attribute {GROUP} is not for puts: a message is for all groups of its queue")
+
+
+def check_unaddressed_chunk(chunk: bytes, head: chunks.Head) -> None:
+    """The same of each of its messages. Raises Invalid."""
+    if head.flags & chunks.WITH_ATTRIBUTES and _GROUP_BYTES in chunk:  # hardly ever
+        for attributes in chunks.attributes_of(chunk, head):
+            check_unaddressed(attributes)
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):

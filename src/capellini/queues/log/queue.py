@@ -19,8 +19,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from capellini.model import chunks
-from capellini.model.errors import CapelliniError, Conflict, Invalid, StoreError, Unavailable
-from capellini.model.log import Appended, GroupInfo, LogParcel, Settle, Settled
+from capellini.model.dues import text_of
+from capellini.model.errors import CapelliniError, Conflict, Invalid, NotFound, StoreError, Unavailable
+from capellini.model.log import DEFAULT_GROUP, Appended, GroupInfo, LogParcel, Settle, Settled
 from capellini.model.message import Delivery, Entry, NewMessage, Peeked, message_bytes, whole_ms
 from capellini.model.service import Done, ExtendItem, NackItem, Problem, Put
 from capellini.model.streams import VERBS
@@ -209,6 +210,8 @@ class LogQueue:
         if wants(self.place, checked).delivery_limit:
             await self._make_queue(dead_letters_of(self.place.name, name))
         group = await self.groups.create(name, start_ms, checked)
+        if group.start_ms != start_ms:
+            return self.groups.info(group, "the group was there before, and goes on where it is: seek moves it")
         return self.groups.info(group, await self._kept(start_ms))
 
     async def change_group(self, name: str, options: Mapping[str, Any]) -> GroupInfo:
@@ -229,7 +232,7 @@ class LogQueue:
         oldest_ms = min([extent.opened_ms for extent in known], default=0)
         if not start_ms or not oldest_ms or start_ms >= oldest_ms:
             return ""
-        return f"messages before {oldest_ms / 1000:.3f} are not kept (any more): it starts at the oldest there is"
+        return f"messages before {text_of(oldest_ms / 1000)} are not kept (any more): it starts at the oldest there is"
 
     # Reading
 
@@ -247,7 +250,7 @@ class LogQueue:
                 nudge.clear()
                 await self._current(False)
                 await self.ready()
-                found = await self.groups.live(group)
+                found = await self.groups.used(group)
                 parcels = await self._taken(found, count, most_bytes, visibility_ms)
                 left_s = deadline_s - place.clock.elapsed_s()
                 if parcels or left_s <= 0 or self._stopping:
@@ -346,7 +349,13 @@ class LogQueue:
 
     async def _reader(self, group: str, items: Sequence[Settle]) -> str:
         """The group's as it is now: a delivery may be of a later version than this node has heard of."""
-        return (await self.groups.live(group, max([version_of(item.reader) for item in items], default=0))).reader
+        version = max([version_of(item.reader, group) for item in items], default=0)
+        try:
+            return (await self.groups.live(group, version)).reader
+        except NotFound:
+            if group != DEFAULT_GROUP:
+                raise
+            return ""  # it was never used: nothing is in its hands
 
     def _proved(self, item: Settle) -> bool:
         if item.verb not in VERBS or (item.value_ms is not None and item.value_ms < 0):
@@ -453,7 +462,7 @@ class LogQueue:
         if operation == "take":
             group, count, most_bytes, visibility_ms = arguments
             await self.ready()
-            return await self.readers.take(await self.groups.live(group), count, most_bytes, visibility_ms)
+            return await self.readers.take(await self.groups.used(group), count, most_bytes, visibility_ms)
         if operation == "settle":
             return await self._settle_here(arguments[0], msgspec.convert(arguments[1], list[Settle]))
         if operation == "append":

@@ -56,6 +56,7 @@ class Readers:
         self._elsewhere: dict[Of, str] = {}
         self._asked: set[Of] = set()  # rows that this incarnation may have, whether it heard so or not
         self._looked_s: dict[str, float] = {}  # by reader
+        self._looking: dict[str, asyncio.Future[None]] = {}  # by reader: a look is under way
         self._taking: dict[Of, asyncio.Task[None]] = {}
         self._turn = 0
         self.takeovers = 0
@@ -117,10 +118,22 @@ class Readers:
     async def ensure(self, group: Group) -> None:
         """Take what this node should read for the group, now and then, and whenever the extents change."""
         now_s = self._place.clock.elapsed_s()
+        if (looking := self._looking.get(group.reader)) is not None:
+            if not self.here(group):  # else what is here can be had meanwhile
+                await asyncio.shield(looking)
+            return
         done = self._place.chained and any(owner.finished for owner in self.here(group))  # the chain's next one waits
         if not done and now_s - self._looked_s.get(group.reader, -1e9) < AGAIN_S:
             return
         self._looked_s[group.reader] = now_s
+        looking = self._looking[group.reader] = asyncio.get_running_loop().create_future()
+        try:
+            await self._look(group)
+        finally:
+            del self._looking[group.reader]
+            looking.set_result(None)
+
+    async def _look(self, group: Group) -> None:
         wanted: list[Of] = []
         for extent in await self.active(group):
             of = (extent.name, group.reader)
