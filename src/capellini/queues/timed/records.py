@@ -17,7 +17,7 @@ holder that finds the key forgotten. So there is one soon after anything was rea
 Runs. A snapshot opens a new run, in a partition of its own; then the shard's row names it, then the run before is
 dropped whole. Changes are written one at a time, so that a run has no gaps. A new holder reads the run of the highest
 epoch below its own, and writes its own first snapshot before it does anything else: what lands later under lower
-epochs is never looked at again.
+epochs is never looked at again. So then it drops the run that it has read.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class Known(msgspec.Struct):
     moving: dict[UUID, Moving] = msgspec.field(default_factory=dict)
     recent: set[Name] = msgspec.field(default_factory=set)
     next_offset: int = 0
+    said_by: Key | None = None  # the run that was read
 
 
 _CHANGE: Final = msgspec.msgpack.Decoder(Change)
@@ -174,16 +175,17 @@ async def read_known(place: TimedPlace, shard: int, epoch: int) -> tuple[Known, 
 
 
 async def _read_run(place: TimedPlace, shard: int, epoch: int, run: int) -> Known:
+    partition = partition_of(place, shard, epoch, run)
     rows = []
     after: Key | None = None
     while True:
-        page = await place.store.read(
-            Slice(TIMED_RECORDS, partition_of(place, shard, epoch, run), after=after, limit=PAGE)
-        )
+        page = await place.store.read(Slice(TIMED_RECORDS, partition, after=after, limit=PAGE))
         rows += [record for row in page.rows if isinstance(record := row.values.get("record"), bytes)]
         if not page.more:
             break
         after = page.rows[-1].key
     if not rows:  # dropped between two reads, with all of its generation
         raise Unavailable(f"generation {place.generation} of {place.name} is being cleared")
-    return known_of(_SNAPSHOT.decode(rows[0]), map(_CHANGE.decode, rows[1:]), shard)
+    known = known_of(_SNAPSHOT.decode(rows[0]), map(_CHANGE.decode, rows[1:]), shard)
+    known.said_by = partition
+    return known
