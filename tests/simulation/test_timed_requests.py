@@ -11,8 +11,8 @@ import pytest
 from tests.simulation.timed_stage import Stage, told
 
 from capellini.model.message import Entry, NewMessage
-from capellini.model.service import Put
-from capellini.model.timed import Scheduled
+from capellini.model.service import Done, Put
+from capellini.model.timed import MoveItem, Scheduled
 from capellini.proof.timed_nodes import SimulatedPeers, TimedNode
 from capellini.queues.timed import holder, serving
 from capellini.queues.timed.keyed import CLAIMED, key_cell
@@ -76,6 +76,26 @@ def test_a_list_that_would_be_cut_short_by_what_is_cancelled_is_refused(monkeypa
             with pytest.raises(Exception, match="begin the list later"):
                 await stage.do(node, queue.due_between(0, ms_in(stage, 86_400.0), 5))
         assert len(await stage.do(node, queue.due_between(0, ms_in(stage, 86_400.0), 100))) == 10
+
+    told(story)
+
+
+def test_a_peek_goes_on_behind_what_was_due_before_its_put_or_was_moved() -> None:
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        queue = await stage.queue(node)
+        dues_ms = [ms_in(stage, seconds) for seconds in (-7_200.0, -3_600.0, 0.0, 3_600.0, 7_200.0, 10_800.0)]
+        messages = [Scheduled(Entry(b"%d" % at), due_ms) for at, due_ms in enumerate(dues_ms)]
+        ids = [answer.id for answer in await stage.do(node, queue.put(messages))]
+        await stage.do(node, queue.move([MoveItem(ids[3], ms_in(stage, 9_000.0))]))
+        await asyncio.sleep(3.0)
+        seen: list[bytes] = []
+        after = ""
+        while found := await stage.do(node, queue.peek(1, after)):
+            seen.append(found[0].body)
+            after = found[0].id
+            assert len(seen) <= len(ids)
+        assert seen == [b"0", b"1", b"2", b"4", b"3", b"5"]
 
     told(story)
 
@@ -201,6 +221,24 @@ def test_an_id_that_a_key_named_once_stays_void_when_the_key_is_forgotten(monkey
         assert sorted(found) == [*[b"%d" % at for at in range(6)], b"keyed"]
 
     told(story, window_s=60.0)
+
+
+def test_a_message_that_was_moved_before_its_put_was_through_is_that_put() -> None:
+    """Somebody finds it in a list, moves it, and the putter tries again."""
+
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        queue = await stage.queue(node)
+        id = await begun(stage, node, queue, b"keyed", 20.0)
+        due_ms = ms_in(stage, 60.0)
+        assert await stage.do(node, queue.move([MoveItem(id, due_ms)])) == [Done(due_ms / 1000)]
+        await asyncio.sleep(30.0)
+        answer = (await stage.do(node, node.broker.put("q", [NewMessage(b"keyed", key="k")])))[0]
+        assert answer == Put(id, duplicate=True)
+        assert [one.id for one in await stage.get(node, 50.0)] == [id]
+        assert await stage.get(node, 20.0) == []
+
+    told(story)
 
 
 async def begun(stage: Stage, node: TimedNode, queue: TimedQueue, body: bytes, delay_s: float) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
+from uuid import UUID
 
 import msgspec
 
@@ -28,6 +29,7 @@ from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import ms_of_ticks, parse_id, shard_in, ticks_of
 from capellini.queues.timed.proofs import proof_of
 from capellini.queues.timed.putting import Putting, Register
+from capellini.queues.timed.rows import read_note, read_row
 from capellini.queues.timed.serving import Answer, Serving, refusal, write_halted
 from capellini.queues.timed.taking import FAR_MS, Got, Owners, Taking
 from capellini.queues.work.getting import CURRENT, Getting
@@ -231,8 +233,15 @@ class TimedQueue:
 
     async def peek(self, count: int, after: str = "") -> list[DueMessage]:
         """What is next, by due. `after`: the id of the last one seen."""
-        from_ms = ms_of_ticks(ticks_of(parse_id(after))) if after else 0
+        from_ms = await self._due_of(parse_id(after)) if after else 0
         return await self.due_between(from_ms, FAR_MS, count, after)
+
+    async def _due_of(self, id: UUID) -> int:
+        """Its id says only where it was put first: it may have been due before, or have been moved since."""
+        for position in (*(await read_note(self.place, id) or ()), id):
+            if (row := await read_row(self.place, position)) is not None:
+                return row.due_ms
+        return ms_of_ticks(ticks_of(id))
 
     async def due_between(self, from_ms: int, to_ms: int, count: int, after: str = "") -> list[DueMessage]:
         """What is due in that time and not finished, by due, up to `count`. For the next page give the last one's due
