@@ -245,7 +245,9 @@ class TimedQueue:
 
     async def due_between(self, from_ms: int, to_ms: int, count: int, after: str = "") -> list[DueMessage]:
         """What is due in that time and not finished, by due, up to `count`. For the next page give the last one's due
-        as `from_ms` and its id as `after`. Raises Unavailable while a shard has no holder."""
+        as `from_ms` and its id as `after`. Raises Invalid, or Unavailable while a shard has no holder."""
+        if after:
+            parse_id(after)
         from_ms, to_ms, wanted = max(0, from_ms), min(to_ms, FAR_MS), count + bool(after)
         pages = await asyncio.gather(
             *[self._listed(shard, from_ms, to_ms, wanted) for shard in await self._known_shards()]
