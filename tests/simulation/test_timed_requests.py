@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.simulation.timed_stage import Stage, told
 
+from capellini.model.errors import Unavailable
 from capellini.model.message import Entry, NewMessage
 from capellini.model.service import Done, Put
 from capellini.model.timed import MoveItem, Scheduled
@@ -193,6 +194,22 @@ def test_shards_of_a_holder_that_hangs_are_shown_as_soon_as_one_of_them(monkeypa
         assert stage.world.loop.time() - begun_s < 8.0
 
     told(story, nodes=2)
+
+
+def test_a_shard_that_is_just_being_taken_is_not_called_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+
+        async def not_yet(self: Any) -> None:
+            raise Unavailable("the store is away")
+
+        monkeypatch.setattr(holder.Holder, "_take_over", not_yet)
+        await stage.do(node, node.broker.change("q", {"shards": 2}))
+        await stage.until(lambda: ("q", 1) in node.keeper._holders and 1 in node.keeper._holders["q", 1])
+        view = (await stage.do(node, node.broker.shards("q")))[1]
+        assert (view.state, view.holder, view.suspicious) == ("nobody", node.name, "")
+
+    told(story)
 
 
 def test_an_id_that_a_key_named_once_stays_void_when_the_key_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

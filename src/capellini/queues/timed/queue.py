@@ -302,11 +302,12 @@ class TimedQueue:
             return await self.view(shard)
         except StoreError:
             node = self._owners.nodes.get(shard, "")
+        away = node not in ("", self._owners.me)  # here: it is just being taken
         rows = [row for row in await read_shard(self.place, shard) if row.epoch < ENDING_EPOCH]
         return ShardView(
             queue=self.place.name,
             shard=shard,
-            state="unreachable" if node else "nobody",
+            state="unreachable" if away else "nobody",
             holder=node,
             epoch=rows[0].epoch if rows else 0,
             cursor_at=None,
@@ -314,7 +315,7 @@ class TimedQueue:
             lag_s=None,
             retired=shard >= self.place.options.shards,
             takeovers=rows[0].epoch if rows else 0,
-            suspicious="its holder does not answer" if node else "",
+            suspicious="its holder does not answer" if away else "",
         )
 
     async def stop_shard(self, shard: int) -> ShardView:
