@@ -18,7 +18,7 @@ from capellini.model.message import Entry
 from capellini.model.service import Done, NackItem, Problem
 from capellini.model.timed import MoveItem, Scheduled
 from capellini.queues.assignments import Assignments
-from capellini.queues.timed import changing, committing
+from capellini.queues.timed import changing, committing, records
 from capellini.queues.timed.horizon import read_horizon, read_shard, write_horizon
 from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.positions import TICKS_PER_S, parse_id, shard_in
@@ -473,6 +473,28 @@ def test_the_records_of_an_earlier_holder_are_dropped_by_the_next() -> None:
         assert len(kept) == 2 and kept[0] and not kept[1]  # the latest first
 
     told(story, nodes=2)
+
+
+def test_who_looks_on_while_a_run_is_replaced_reads_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        place = (await stage.queue(node)).place
+        before = await stage.do(node, read_shard(place, 0, 10))
+        await stage.put(node)
+        (delivery,) = await stage.get(node)
+        assert await stage.do(node, node.broker.ack("q", [delivery.receipt])) == [Done()]
+        await stage.until(lambda: node.keeper._holders["q", 1][0].committing._run != before[0].run)
+        await asyncio.sleep(1.0)
+        looks = [before]
+
+        async def outdated(*args: Any) -> Any:
+            return looks.pop() if looks else await read_shard(*args)
+
+        monkeypatch.setattr(records, "read_shard", outdated)
+        known, _ = await stage.do(node, records.read_known(place, 0, 1 << 60))
+        assert (parse_id(delivery.id), 0) in known.recent and not looks
+
+    told(story)
 
 
 STORIES = CHANGES | REQUESTS | {
