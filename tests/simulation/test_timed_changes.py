@@ -13,7 +13,7 @@ from capellini.model.message import Entry
 from capellini.model.service import Done, NackItem, Problem
 from capellini.model.timed import MoveItem, Scheduled
 from capellini.proof.timed_nodes import TimedNode
-from capellini.queues.timed import holder
+from capellini.queues.timed import holder, judging
 from capellini.queues.timed.keyed import CLAIMED, key_cell
 from capellini.queues.timed.positions import id_text, position_of
 from capellini.queues.timed.queue import TimedQueue
@@ -393,6 +393,30 @@ def test_a_row_whose_key_its_holder_pins_is_made_durable_before() -> None:
     told(story)
 
 
+def test_a_message_moved_to_earlier_outlives_a_page_that_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page holds both its rows, and one behind them that could not be judged at first."""
+    asked: list[str] = []
+    accepted = judging.accepted
+
+    async def not_at_first(place: Any, key: str, row: TimedRow) -> bool:
+        asked.append(key)
+        if len(asked) == 1:
+            raise Unavailable("the store is away")
+        return await accepted(place, key, row)
+
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        monkeypatch.setattr(judging, "accepted", not_at_first)
+        id = await stage.put(node, delay_s=30.0)
+        behind = await stage.put(node, delay_s=30.1, key="k")
+        assert isinstance(await move(stage, node, id, stage.world.loop.time() + 29.9), Done)
+        found = await all_until(stage, node, 60.0)
+        assert len(asked) == 2
+        assert sorted(one for one, _ in found) == sorted([id, behind])
+
+    told(story)
+
+
 STORIES = {
     "changes_of_one_message_at_once": test_moves_of_one_message_at_the_same_time_leave_one_message,
     "lowest_message_is_the_one_that_came_first": (
@@ -400,4 +424,7 @@ STORIES = {
     ),
     "shard_worked_again_under_its_epoch": test_acks_outlive_a_shard_that_could_not_be_given_up,
     "what_a_move_left_is_not_settled": test_a_cancel_is_final_though_the_row_of_an_earlier_move_lands_later,
+    "moved_row_remembered_before_its_page_is_judged": (
+        test_a_message_moved_to_earlier_outlives_a_page_that_is_read_twice
+    ),
 }

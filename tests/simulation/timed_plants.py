@@ -32,6 +32,7 @@ BY_HAND = {  # seeds find these too seldom: a story in `test_timed_guards`, `_ch
     "deliveries_begin_anew_after_a_move",
     "holder_that_hangs_is_waited_for",
     "lowest_message_is_the_one_that_came_first",
+    "moved_row_remembered_before_its_page_is_judged",
     "part_dropped_with_unfinished_messages",
     "parts_of_earlier_holders_not_dropped",
     "row_of_a_move_not_made_sure_of",
@@ -328,3 +329,18 @@ def lowest_message_is_the_one_that_came_first(patch: Patch) -> None:
 @plants(3)
 def shard_worked_again_under_its_epoch(patch: Patch) -> None:
     patch(keeper.TimedKeeper, "_worked_before", lambda self, owned: False)
+
+
+@plants(1)
+def moved_row_remembered_before_its_page_is_judged(patch: Patch) -> None:
+    prepared = judging.Judging.prepared
+
+    async def hasty(self: Any, reach: Any) -> Any:
+        try:
+            return await prepared(self, reach)
+        finally:
+            for row in reach.rows:
+                if row.moved_to is not None:
+                    self.remember(row.name)
+
+    patch(judging.Judging, "prepared", hasty)

@@ -50,15 +50,17 @@ class Judging:
 
     async def prepared(self, reach: Reach) -> set[UUID] | None:
         """Settles what must be known, or made sure of, before a row may be judged; those to pass over. None: a row was
-        written among those that were read, so read again."""
+        written among those that were read, so read again. Nothing is remembered before all is settled: a page that is
+        read again must not look as if its rows had been judged."""
         passed: set[UUID] = set()
+        moved: list[Name] = []
         again = False
         for row in reach.rows:
             if row.position in self.ahead or row.cancelled:
                 continue
             if row.moved_to is not None:
                 passed.add(row.position)
-                self.remember(row.name)  # its put may not be through: a copy of it is no message either
+                moved.append(row.name)
                 again |= await self._moved_on(row, row.moved_to, reach.to)
             elif row.moved_from is not None:
                 passed.add(row.moved_from if await self._moved_here(row) else row.position)
@@ -66,7 +68,11 @@ class Judging:
                 self._place.guards["void row of a key passed over"] += 1
                 tell_void(self._place, row.id)
                 passed.add(row.position)
-        return None if again else passed
+        if again:
+            return None
+        for name in moved:  # their puts may not be through: copies of them are no messages either
+            self.remember(name)
+        return passed
 
     async def _of_its_key(self, row: TimedRow) -> bool:
         """Is this the id that its key names? Copies of what was read, and moved rows, have been asked for before."""
