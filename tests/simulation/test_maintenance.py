@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from capellini.model.message import NewMessage
 from capellini.node.broker import Broker
 from capellini.node.maintenance import LEFTOVERS, Maintenance
@@ -50,6 +52,21 @@ async def until(client: SimulatedClient, holds: Callable[[], bool], most_s: floa
 async def rows(client: SimulatedClient, table: Table, *partition: str | int) -> int:
     page = await client.store.read(Slice(table, partition))
     return len(page.rows) + bool(page.static)
+
+
+def test_who_ends_a_silent_node_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        first, second = (Served(world.client(client), client) for client in ("a", "b"))
+        await first.client.store.prepare(TABLES)
+        for served in (first, second):
+            await served.start()
+            await until(served.client, served.maintenance.lease.valid)
+        await second.client.clock.sleep(10.0)
+        first.client.crash()
+        await until(second.client, lambda: second.maintenance.watcher.ended > 0)
+        assert "node a did not renew its lease" in caplog.text
+
+    simulate(test)
 
 
 def test_a_second_node_of_one_name_is_not_ready_until_the_first_is_gone() -> None:

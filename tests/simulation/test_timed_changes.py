@@ -167,36 +167,6 @@ def test_moves_that_failed_one_after_the_other_lose_nothing() -> None:
     told(story)
 
 
-def test_a_message_that_was_moved_to_earlier_comes_though_its_page_is_looked_through_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One that was away reads the new row, the old one and a keyed one in one page, and fails at the last."""
-
-    async def story(stage: Stage) -> None:
-        first = await stage.held()
-        id = await stage.put(first, delay_s=60.0)
-        keyed = await stage.put(first, delay_s=65.0, key="k")
-        assert isinstance(await move(stage, first, id, 55.0), Done)
-        stage.nodes.crash(cast(Any, first))
-        stage.living[0].client.pause(80.0)
-        accepted, failed = judging.accepted, 0
-
-        async def later(*args: Any) -> bool:
-            nonlocal failed
-            failed += 1
-            if failed == 1:
-                raise Unavailable("the store is away")
-            return await accepted(*args)
-
-        monkeypatch.setattr(judging, "accepted", later)
-        await asyncio.sleep(80.0)
-        second = await stage.held()
-        assert sorted(one for one, _ in await all_until(stage, second, 160.0)) == sorted((id, keyed))
-        assert failed > 1
-
-    told(story, nodes=2)
-
-
 def test_a_move_whose_row_was_not_written_can_be_cancelled_by_the_next_holder() -> None:
     async def story(stage: Stage) -> None:
         first = await stage.held()
@@ -423,6 +393,30 @@ def test_a_row_whose_key_its_holder_pins_is_made_durable_before() -> None:
     told(story)
 
 
+def test_a_message_moved_to_earlier_outlives_a_page_that_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page holds both its rows, and one behind them that could not be judged at first."""
+    asked: list[str] = []
+    accepted = judging.accepted
+
+    async def not_at_first(place: Any, key: str, row: TimedRow) -> bool:
+        asked.append(key)
+        if len(asked) == 1:
+            raise Unavailable("the store is away")
+        return await accepted(place, key, row)
+
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        monkeypatch.setattr(judging, "accepted", not_at_first)
+        id = await stage.put(node, delay_s=30.0)
+        behind = await stage.put(node, delay_s=30.1, key="k")
+        assert isinstance(await move(stage, node, id, stage.world.loop.time() + 29.9), Done)
+        found = await all_until(stage, node, 60.0)
+        assert len(asked) == 2
+        assert sorted(one for one, _ in found) == sorted([id, behind])
+
+    told(story)
+
+
 STORIES = {
     "changes_of_one_message_at_once": test_moves_of_one_message_at_the_same_time_leave_one_message,
     "lowest_message_is_the_one_that_came_first": (
@@ -430,4 +424,7 @@ STORIES = {
     ),
     "shard_worked_again_under_its_epoch": test_acks_outlive_a_shard_that_could_not_be_given_up,
     "what_a_move_left_is_not_settled": test_a_cancel_is_final_though_the_row_of_an_earlier_move_lands_later,
+    "moved_row_remembered_before_its_page_is_judged": (
+        test_a_message_moved_to_earlier_outlives_a_page_that_is_read_twice
+    ),
 }

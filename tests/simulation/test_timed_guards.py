@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.simulation.planting import Plant, planted
 from tests.simulation.test_timed_changes import STORIES as CHANGES
+from tests.simulation.test_timed_requests import STORIES as REQUESTS
 from tests.simulation.timed_plants import BY_HAND, plants
 from tests.simulation.timed_stage import KeptBack, Stage, told
 
@@ -17,8 +18,8 @@ from capellini.model.message import Entry
 from capellini.model.service import Done, NackItem, Problem
 from capellini.model.timed import MoveItem, Scheduled
 from capellini.queues.assignments import Assignments
-from capellini.queues.timed import changing, committing
-from capellini.queues.timed.horizon import read_horizon, write_horizon
+from capellini.queues.timed import changing, committing, records
+from capellini.queues.timed.horizon import read_horizon, read_shard, write_horizon
 from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.positions import TICKS_PER_S, parse_id, shard_in
 from capellini.queues.timed.rows import partition_of
@@ -455,7 +456,48 @@ def test_a_snapshot_that_could_not_be_written_is_put_off() -> None:
     told(story, nodes=2)
 
 
-STORIES = CHANGES | {
+def test_the_records_of_an_earlier_holder_are_dropped_by_the_next() -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+        queue = await stage.queue(first)
+        await stage.put(first)
+        (delivery,) = await stage.get(first)
+        assert await stage.do(first, queue.ack([delivery.receipt])) == [Done()]
+        stage.nodes.crash(cast(Any, first))
+        second = await stage.held()
+        await asyncio.sleep(1.0)
+        kept = []
+        for row in await stage.do(second, read_shard(queue.place, 0, 10)):
+            of = (*queue.place.partition, 0, row.epoch, row.run)
+            kept.append(len((await stage.do(second, second.client.store.read(Slice(TIMED_RECORDS, of)))).rows))
+        assert len(kept) == 2 and kept[0] and not kept[1]  # the latest first
+
+    told(story, nodes=2)
+
+
+def test_who_looks_on_while_a_run_is_replaced_reads_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        place = (await stage.queue(node)).place
+        before = await stage.do(node, read_shard(place, 0, 10))
+        await stage.put(node)
+        (delivery,) = await stage.get(node)
+        assert await stage.do(node, node.broker.ack("q", [delivery.receipt])) == [Done()]
+        await stage.until(lambda: node.keeper._holders["q", 1][0].committing._run != before[0].run)
+        await asyncio.sleep(1.0)
+        looks = [before]
+
+        async def outdated(*args: Any) -> Any:
+            return looks.pop() if looks else await read_shard(*args)
+
+        monkeypatch.setattr(records, "read_shard", outdated)
+        known, _ = await stage.do(node, records.read_known(place, 0, 1 << 60))
+        assert (parse_id(delivery.id), 0) in known.recent and not looks
+
+    told(story)
+
+
+STORIES = CHANGES | REQUESTS | {
     "dead_letter_not_marked_as_moving": test_a_dead_letter_on_its_way_is_carried_on_by_the_next_holder,
     "delay_of_a_nack_not_durable": test_the_delay_of_a_nack_outlives_its_holder,
     "deliveries_begin_anew_after_a_move": test_a_moved_message_keeps_count_of_its_deliveries,

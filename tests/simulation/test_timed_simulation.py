@@ -14,8 +14,8 @@ SEEDS = range(1, 41)
 SEEDED = [plant for plant in plants.plants if plant.name not in BY_HAND]
 LEAST_PLANTS = 14  # with fewer the simulation has not shown that it finds bugs
 
-# Guards that these seeds need not reach, each with the reason; `test_timed_guards` and
-# `test_timed_changes` reach them by hand.
+# Guards that these seeds need not reach, each with the reason; `test_timed_guards`, `_changes` and `_requests` reach
+# them by hand.
 ELSEWHERE = {
     "background work failed": "its holder must stop while it waits for a record",
     "dead letter not taken yet": "the dead letters' queue must be away",

@@ -145,6 +145,8 @@ async def test_what_is_due_between_two_times_is_listed_in_order_and_in_pages(htt
     assert [each["body"] for each in more.json()["messages"]] == ["3"]
     assert (await http.get("/v1/queues/later/due", params={"from": 10, "to": 5})).status_code == 400
     assert (await http.get("/v1/queues/later/due", params={"from": "noon"})).status_code == 400
+    wrong = await http.get("/v1/queues/later/due", params={"after": "zzz"})
+    assert (wrong.status_code, wrong.json()["error"]) == (400, "invalid")
 
 
 async def test_shards_are_shown_stopped_and_started(http: httpx.AsyncClient) -> None:

@@ -111,8 +111,8 @@ class Maintenance:
         """Which queues are this node's to repair?"""
         await self.watcher.look()
         for node in self.watcher.silent():
-            if node != self.lease.node:
-                await self.watcher.end(node)
+            if node != self.lease.node and await self.watcher.end(node):
+                log.warning("node %s did not renew its lease: it was ended, and others take over what it held", node)
         queues = await self._all_queues()
         self._records = {f"queue:{record.name}": record for record in queues if record.kind == KIND}
         taken, give_up = await self.assignments.turn([*self._records, LEFTOVERS])

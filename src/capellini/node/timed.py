@@ -214,7 +214,7 @@ class TimedBroker:
     ) -> list[DueMessage]:
         in_range("count", count, 1, MAX_BATCH)
         if to_ms < from_ms:
-            raise Invalid("the first of the two times is not after the second")
+            raise Invalid("the second of the two times is before the first")
         return await self._seen(name, lambda queue: queue.due_between(from_ms, to_ms, count, after))
 
     async def shards(self, name: str) -> list[ShardView]:

@@ -119,7 +119,9 @@ class Delaying:
         for queue in self._log.queues() if held else ():
             at = (queue.place.name, queue.place.generation)
             waits = held.get(waiting_name(*at))
-            if waits is not None and at not in self._moving and (waits.next_due_ms() <= now_ms or self._idle(at)):
+            if waits is None or at in self._moving:
+                continue
+            if waits.taking.next_due_ms() <= now_ms or self._idle(at):
                 self._moving[at] = asyncio.get_running_loop().create_task(self._move(queue, waits))
 
     def _idle(self, at: tuple[str, int]) -> bool:

@@ -34,6 +34,7 @@ from capellini.queues.timed.acting import committed
 from capellini.queues.timed.desk import Message, State
 from capellini.queues.timed.holder import Holder
 from capellini.queues.timed.judging import COPY_WITHIN, moved_row
+from capellini.queues.timed.keyed import accepted
 from capellini.queues.timed.positions import ms_of_ticks, position_of, ticks_of, ticks_of_ms
 from capellini.queues.timed.records import Moving
 from capellini.queues.timed.rows import (
@@ -287,7 +288,7 @@ async def _move_unread(holder: Holder, position: UUID, due_ms: int) -> bool:
     there, stamp = _new_place(holder, due_ms), holder.stamp()
     with holder.barred(position, there):
         found = await _live_row(holder, position)
-        if found is None:
+        if found is None or not await _is_put(holder, found):
             return False
         row = found
         later = ticks_of(there) > ticks_of(position)
@@ -306,6 +307,11 @@ async def _move_unread(holder: Holder, position: UUID, due_ms: int) -> bool:
         tell_moved(holder.place, row.id, due_ms)
     _wake_for(holder, there, due_ms)
     return True
+
+
+async def _is_put(holder: Holder, row: TimedRow) -> bool:
+    """Is it the one that its key names? From now on it is for good: at its new place nobody asks again."""
+    return row.key is None or bool(row.version) or await accepted(holder.place, row.key, row)
 
 
 def _wake_for(holder: Holder, there: UUID, due_ms: int) -> None:

@@ -41,7 +41,7 @@ from capellini.queues.timed.rows import (
 )
 from capellini.queues.timed.telling import tell_expired, tell_held
 from capellini.store.interface import Slice
-from capellini.store.schema import TIMED_ROWS, TIMED_SHARDS
+from capellini.store.schema import TIMED_RECORDS, TIMED_ROWS, TIMED_SHARDS
 
 ROOM_ROWS: Final = 5_000  # that wait or are ready on a desk: some seconds of the highest rates
 ROOM_BYTES: Final = 16 * 1024 * 1024
@@ -186,6 +186,8 @@ class Holder:
         if horizon:  # who put something above it meanwhile had nobody to wake
             self._woken = horizon + int(AHEAD_S * TICKS_PER_S)
         self.ready = True
+        if known.said_by is not None:  # nobody reads it again: this holder's own run says all of it
+            self.spawn(place.store.drop(TIMED_RECORDS, known.said_by))
         place.guards["shard taken over"] += bool(known.next_offset or horizon)
         place.woken()
 

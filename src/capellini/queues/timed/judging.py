@@ -50,17 +50,17 @@ class Judging:
 
     async def prepared(self, reach: Reach) -> set[UUID] | None:
         """Settles what must be known, or made sure of, before a row may be judged; those to pass over. None: a row was
-        written among those that were read, so read again. Until it has come to its end it changes nothing here: it is
-        begun anew after a failure, and must then find what it found before."""
+        written among those that were read, so read again. Nothing is remembered before all is settled: a page that is
+        read again must not look as if its rows had been judged."""
         passed: set[UUID] = set()
-        moved_on: list[Name] = []
+        moved: list[Name] = []
         again = False
         for row in reach.rows:
             if row.position in self.ahead or row.cancelled:
                 continue
             if row.moved_to is not None:
                 passed.add(row.position)
-                moved_on.append(row.name)
+                moved.append(row.name)
                 again |= await self._moved_on(row, row.moved_to, reach.to)
             elif row.moved_from is not None:
                 passed.add(row.moved_from if await self._moved_here(row) else row.position)
@@ -70,7 +70,7 @@ class Judging:
                 passed.add(row.position)
         if again:
             return None
-        for name in moved_on:  # a put of one may not be through: a copy of it is no message either
+        for name in moved:  # their puts may not be through: copies of them are no messages either
             self.remember(name)
         return passed
 

@@ -116,8 +116,10 @@ class TimedKeeper:
         async def register(shard: int) -> None:
             await self._register(item_of(at, shard))
 
-        async def look_again(shard: int) -> str:
+        async def look_again(shard: int) -> str | None:
             owned = await self.assignments.owner(item_of(at, shard))
+            if owned.token is None:
+                return None  # not on the list: looking for it must not put it there
             self._rows[owned.item] = owned
             owners.nodes[shard] = owned.node
             return owned.node

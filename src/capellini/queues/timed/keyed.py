@@ -11,6 +11,9 @@ finds the key claimed by an earlier attempt, whatever became of that,
 
 and the holder, when it reads a row with a key, pins it itself if nobody has; if the key names another id by then, the
 row is void for good. So of all ids that a key ever named, exactly one is handed out.
+
+A holder may read a void row long after, when the key is forgotten: its shard had no room, or nobody worked it. So who
+took the key from an id marks that id's row, before its own put is confirmed.
 """
 
 from __future__ import annotations
@@ -18,20 +21,22 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from capellini.model.errors import Unavailable
+from capellini.model.errors import StoreError, Unavailable
 from capellini.model.service import Problem, Put
 from capellini.model.timed import Scheduled
 from capellini.queues.cell import Cell
 from capellini.queues.timed.horizon import read_horizon
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import id_text, shard_in, ticks_of
-from capellini.queues.timed.putting import Putting
-from capellini.queues.timed.rows import TimedRow, write_rows
+from capellini.queues.timed.putting import PAUSE_S, Putting
+from capellini.queues.timed.rows import TimedRow, mark_row, write_rows
 from capellini.queues.timed.telling import tell_put
 from capellini.store.interface import Value
 from capellini.store.schema import KEYS
 
 MAX_TRIES: Final = 6
+MARK_TRIES: Final = 5
+VOID_STAMP: Final = 1  # whatever its time: this marker is never taken back
 CLAIMED: Final = "claimed"
 PUT: Final = "put"
 
@@ -68,9 +73,11 @@ async def put_keyed(place: TimedPlace, putting: Putting, key: str, message: Sche
             row = _again(row, UUID(hex=named[1]))
         else:
             mine, seen = id_text(row.id), named
-            named = await cell.change(lambda now: _claim(now, seen, mine))  # noqa: B023
+            named, taken = await cell.change(lambda now: _claim(now, seen, mine))  # noqa: B023
             if named != (CLAIMED, mine):
                 continue
+            if taken:
+                await _make_void(place, UUID(hex=seen[1]), message.due_ms)
         (problem,) = await putting.through([row])
         if problem is not None:
             return problem
@@ -95,9 +102,12 @@ async def accepted(place: TimedPlace, key: str, row: TimedRow) -> bool:
     return await cell.change(lambda now: _accept(now, mine))
 
 
-def _claim(now: State, seen: State, mine: str) -> tuple[State, State]:
-    """The key names `mine` from now on, unless it was pinned or names one that was not settled."""
-    return ((CLAIMED, mine), (CLAIMED, mine)) if now in (NOBODY, seen) and now[0] != PUT else (now, now)
+def _claim(now: State, seen: State, mine: str) -> tuple[State, tuple[State, bool]]:
+    """The key names `mine` from now on, unless it was pinned or names one that was not settled. Also told: was it taken
+    from another id just now? Of one that was forgotten meanwhile nothing is known: its id may be a message."""
+    if now in (NOBODY, seen) and now[0] != PUT:
+        return (CLAIMED, mine), ((CLAIMED, mine), now[0] == CLAIMED)
+    return now, (now, False)
 
 
 def _pin(now: State, mine: str) -> tuple[State, State]:
@@ -109,6 +119,20 @@ def _accept(now: State, mine: str) -> tuple[State, bool]:
     if now == (CLAIMED, mine):
         return (PUT, mine), True
     return now, now in (NOBODY, (PUT, mine))
+
+
+async def _make_void(place: TimedPlace, id: UUID, due_ms: int) -> None:
+    """Nobody can have pinned it, and nobody ever will. Raises StoreErrors: then the put is not confirmed."""
+    for attempt in range(MARK_TRIES):
+        try:
+            await mark_row(place, id, due_ms, VOID_STAMP, cancelled=True)
+        except StoreError:
+            if attempt == MARK_TRIES - 1:
+                raise
+            await place.clock.sleep(PAUSE_S)
+        else:
+            place.guards["row of an id without its key marked"] += 1
+            return
 
 
 async def _unread(place: TimedPlace, id: UUID) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
+from uuid import UUID
 
 import msgspec
 
@@ -28,32 +29,16 @@ from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import ms_of_ticks, parse_id, shard_in, ticks_of
 from capellini.queues.timed.proofs import proof_of
 from capellini.queues.timed.putting import Putting, Register
+from capellini.queues.timed.rows import read_note, read_row
 from capellini.queues.timed.serving import Answer, Serving, refusal, write_halted
+from capellini.queues.timed.taking import FAR_MS, Got, Owners, Taking
 from capellini.queues.work.getting import CURRENT, Getting
 from capellini.queues.work.letters import MOVED_TTL_S
 
-OTHERS_EVERY_S: Final = 0.5  # other nodes are asked first so often, so that their shards are not left behind
 WAKE_TRIES: Final = 8  # then it comes by itself, a little later
 WAKE_AGAIN_S: Final = 0.4
-FAR_MS: Final = 4_102_444_800_000  # the year 2100: after every due
 T = TypeVar("T")
 STALE: Final = Problem("stale", "the receipt is of an earlier delivery, or the message is gone")
-
-
-class Got(msgspec.Struct, frozen=True):
-    """One delivery, as `Getting` hands it out."""
-
-    delivery: Delivery
-    until_s: float  # elapsed time: too late to be handed out then
-    first: int = 0
-    count: int = 1
-
-
-class Owners(msgspec.Struct):
-    """What this node knows of who works which shard; renewed by its keeper."""
-
-    me: str
-    nodes: dict[int, str] = msgspec.field(default_factory=dict)  # by shard
 
 
 class TimedQueue:
@@ -68,19 +53,19 @@ class TimedQueue:
         peers: Peers,
         current: CURRENT,
         register: Register,
-        look_again: Callable[[int], Awaitable[str]],
+        look_again: Callable[[int], Awaitable[str | None]],
     ) -> None:
         self.place = place
         self.serving = serving
         self._owners = owners
         self._peers = peers
-        self._look_again = look_again  # who works this shard, as the store says now
+        self._look_again = look_again  # who works this shard, as the store says now; None: it was never put into
         self.putting = Putting(place, self.wake, register)
         # the same waiting, sharing and giving back as for work queues: it asks for `claim` and `next_due_ms` only
-        self.getting = Getting(cast(Any, place), cast(Any, self), cast(Any, self._release), current)
+        self.taking = Taking(place, serving, owners, peers, self._release, self._spawn)
+        self.getting = Getting(cast(Any, place), cast(Any, self.taking), cast(Any, self._release), current)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._waking: dict[int, int] = {}
-        self._others_s = -1e9
 
     # Putting
 
@@ -156,41 +141,6 @@ class TimedQueue:
         seconds = self.place.options.visibility_s if visibility_s is None else visibility_s
         got = cast(list[Got], await self.getting.get(count, wait_s, whole_ms(seconds)))
         return [one.delivery for one in got]
-
-    async def claim(self, count: int, visibility_ms: int) -> list[Got]:
-        now_s = self.place.clock.elapsed_s()
-        others = sorted(set(self._owners.nodes.values()) - {self._owners.me, ""})
-        until_s = now_s + visibility_ms / 1000
-        sent_ms = self.place.now_ms()
-        found: list[Delivery] = []
-        if now_s - self._others_s < OTHERS_EVERY_S:
-            found = self.serving.take(count, visibility_ms, sent_ms)
-        if not found and others:
-            self._others_s = now_s
-            found = await self._take_elsewhere(others, count, visibility_ms)
-        if not found:
-            found = self.serving.take(count, visibility_ms, self.place.now_ms())
-        return [Got(one, until_s) for one in found]
-
-    async def _take_elsewhere(self, nodes: list[str], count: int, visibility_ms: int) -> list[Delivery]:
-        """From the first of the other nodes that has something."""
-        self.place.random.shuffle(nodes)
-        for node in nodes:
-            sent_ms = self.place.now_ms()
-            try:
-                data = await self._call(node, "take", Payload(self.place.generation, -1, [count, visibility_ms]))
-            except StoreError:
-                continue  # what it handed out, if it did, comes back when its visibility ends
-            found = msgspec.msgpack.decode(data, type=list[Delivery])
-            if found:
-                visible_at = (sent_ms + visibility_ms) / 1000
-                return [msgspec.structs.replace(one, visible_at=visible_at) for one in found]
-        return []
-
-    def next_due_ms(self) -> int:
-        """When something here can be had."""
-        times = [at_ms for holder in self.serving.held() if (at_ms := holder.next_ms()) is not None]
-        return min(times, default=FAR_MS)
 
     def _release(self, got: list[Got]) -> None:
         """Messages that were handed to nobody can be had at once."""
@@ -283,16 +233,27 @@ class TimedQueue:
 
     async def peek(self, count: int, after: str = "") -> list[DueMessage]:
         """What is next, by due. `after`: the id of the last one seen."""
-        from_ms = ms_of_ticks(ticks_of(parse_id(after))) if after else 0
+        from_ms = await self._due_of(parse_id(after)) if after else 0
         return await self.due_between(from_ms, FAR_MS, count, after)
+
+    async def _due_of(self, id: UUID) -> int:
+        """Its id says only where it was put first: it may have been due before, or have been moved since."""
+        for position in (*(await read_note(self.place, id) or ()), id):
+            if (row := await read_row(self.place, position)) is not None:
+                return row.due_ms
+        return ms_of_ticks(ticks_of(id))
 
     async def due_between(self, from_ms: int, to_ms: int, count: int, after: str = "") -> list[DueMessage]:
         """What is due in that time and not finished, by due, up to `count`. For the next page give the last one's due
-        as `from_ms` and its id as `after`. Raises Unavailable while a shard has no holder."""
-        from_ms, to_ms = max(0, from_ms), min(to_ms, FAR_MS)
+        as `from_ms` and its id as `after`. Raises Invalid, or Unavailable while a shard has no holder."""
+        if after:
+            parse_id(after)
+        from_ms, to_ms, wanted = max(0, from_ms), min(to_ms, FAR_MS), count + bool(after)
         pages = await asyncio.gather(
-            *[self._listed(shard, from_ms, to_ms, count + bool(after)) for shard in await self._known_shards()]
+            *[self._listed(shard, from_ms, to_ms, wanted) for shard in await self._known_shards()]
         )
+        if any(len(page) < wanted and not complete for page, complete in pages):
+            raise Unavailable("too many cancelled or moved messages lie in that time: begin the list later")
         found = [one for page, _ in pages for one in page if (one.due_at * 1000, one.id) > (from_ms, after)]
         return sorted(found, key=lambda one: (one.due_at, one.id))[:count]
 
@@ -306,13 +267,11 @@ class TimedQueue:
         """Exact at each holder for what it has read; what is scheduled further ahead is counted up to a bound."""
         ready = in_flight = waiting = scheduled = 0
         exact, oldest = True, None
-        for shard in await self._known_shards():
-            try:
-                view = await self.view(shard)
-                page, all = await self._listed(shard, 0, FAR_MS, 1_000)
-            except StoreError:
+        for counted in await asyncio.gather(*[self._counted(shard) for shard in await self._known_shards()]):
+            if counted is None:
                 exact = False
                 continue
+            view, page, all = counted
             ready, in_flight, waiting = ready + view.ready, in_flight + view.in_flight, waiting + view.waiting
             scheduled += max(0, len(page) - view.ready - view.in_flight - view.waiting)
             exact = exact and all
@@ -320,8 +279,15 @@ class TimedQueue:
                 oldest = int(page[0].due_at * 1000)
         return TimedCounts(ready, in_flight, waiting, scheduled, oldest, exact)
 
+    async def _counted(self, shard: int) -> tuple[ShardView, list[DueMessage], bool] | None:
+        try:
+            return await self.view(shard), *await self._listed(shard, 0, FAR_MS, 1_000)
+        except StoreError:
+            return None
+
     async def shards(self) -> list[ShardView]:
-        return [await self._view_or_not(shard) for shard in await self._known_shards()]
+        """All at once: a holder that does not answer holds up the view once, not once for each of its shards."""
+        return list(await asyncio.gather(*[self._view_or_not(shard) for shard in await self._known_shards()]))
 
     async def _known_shards(self) -> list[int]:
         return sorted({*range(self.place.options.shards), *self._owners.nodes})
@@ -336,11 +302,12 @@ class TimedQueue:
             return await self.view(shard)
         except StoreError:
             node = self._owners.nodes.get(shard, "")
+        away = node not in ("", self._owners.me)  # here: it is just being taken
         rows = [row for row in await read_shard(self.place, shard) if row.epoch < ENDING_EPOCH]
         return ShardView(
             queue=self.place.name,
             shard=shard,
-            state="unreachable" if node else "nobody",
+            state="unreachable" if away else "nobody",
             holder=node,
             epoch=rows[0].epoch if rows else 0,
             cursor_at=None,
@@ -348,7 +315,7 @@ class TimedQueue:
             lag_s=None,
             retired=shard >= self.place.options.shards,
             takeovers=rows[0].epoch if rows else 0,
-            suspicious="its holder does not answer" if node else "",
+            suspicious="its holder does not answer" if away else "",
         )
 
     async def stop_shard(self, shard: int) -> ShardView:
@@ -385,6 +352,8 @@ class TimedQueue:
             except Unavailable:
                 self.place.guards["shard was not held there"] += 1
         now = await self._look_again(shard)
+        if now is None and shard >= self.place.options.shards:
+            raise NotFound(f"there is no such message: {self.place.name} never had a shard {shard}")
         if not now or now in (node, self._owners.me):
             raise Unavailable(f"nobody works shard {shard} of {self.place.name} now: try again")
         return await self._call(now, operation, payload)

@@ -17,7 +17,7 @@ holder that finds the key forgotten. So there is one soon after anything was rea
 Runs. A snapshot opens a new run, in a partition of its own; then the shard's row names it, then the run before is
 dropped whole. Changes are written one at a time, so that a run has no gaps. A new holder reads the run of the highest
 epoch below its own, and writes its own first snapshot before it does anything else: what lands later under lower
-epochs is never looked at again.
+epochs is never looked at again. So then it drops the run that it has read.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from capellini.store.interface import Batch, Key, Slice
 from capellini.store.schema import TIMED_RECORDS
 
 PAGE: Final = 500
+LOOKS: Final = 3  # for a run that is there: whoever does not hold the shard may see one that is just replaced
 EPOCHS: Final = 1_000  # earlier holders that a new one looks at: takers that wrote no snapshot are passed over
 
 Name = tuple[UUID, int]  # id and version: what copies share
@@ -86,6 +87,7 @@ class Known(msgspec.Struct):
     moving: dict[UUID, Moving] = msgspec.field(default_factory=dict)
     recent: set[Name] = msgspec.field(default_factory=set)
     next_offset: int = 0
+    said_by: Key | None = None  # the run that was read
 
 
 _CHANGE: Final = msgspec.msgpack.Decoder(Change)
@@ -162,28 +164,34 @@ async def write_record(
 
 async def read_known(place: TimedPlace, shard: int, epoch: int) -> tuple[Known, int]:
     """What holders before `epoch` have left, and the highest horizon they published (0: nobody was before)."""
-    rows = await read_shard(place, shard, EPOCHS)
-    if rows and rows[0].horizon >= ENDLESS:
-        raise Unavailable(f"generation {place.generation} of {place.name} is over: nobody works it any more")
-    before = [row for row in rows if row.epoch < epoch]
-    horizon = max((row.horizon for row in before), default=0)
-    for row in before:
-        if row.run is not None:
-            return await _read_run(place, shard, row.epoch, row.run), horizon
-    return Known(BEGINNING), horizon
+    for _ in range(LOOKS):
+        rows = await read_shard(place, shard, EPOCHS)
+        if rows and rows[0].horizon >= ENDLESS:
+            raise Unavailable(f"generation {place.generation} of {place.name} is over: nobody works it any more")
+        before = [row for row in rows if row.epoch < epoch]
+        horizon = max((row.horizon for row in before), default=0)
+        named = next(((row.epoch, row.run) for row in before if row.run is not None), None)
+        if named is None:
+            return Known(BEGINNING), horizon
+        known = await _read_run(place, shard, *named)
+        if known is not None:
+            return known, horizon
+    raise Unavailable(f"generation {place.generation} of {place.name} is being cleared")
 
 
-async def _read_run(place: TimedPlace, shard: int, epoch: int, run: int) -> Known:
+async def _read_run(place: TimedPlace, shard: int, epoch: int, run: int) -> Known | None:
+    """None: it was dropped between two reads, with all of its generation or because there is a newer one."""
+    partition = partition_of(place, shard, epoch, run)
     rows = []
     after: Key | None = None
     while True:
-        page = await place.store.read(
-            Slice(TIMED_RECORDS, partition_of(place, shard, epoch, run), after=after, limit=PAGE)
-        )
+        page = await place.store.read(Slice(TIMED_RECORDS, partition, after=after, limit=PAGE))
         rows += [record for row in page.rows if isinstance(record := row.values.get("record"), bytes)]
         if not page.more:
             break
         after = page.rows[-1].key
-    if not rows:  # dropped between two reads, with all of its generation
-        raise Unavailable(f"generation {place.generation} of {place.name} is being cleared")
-    return known_of(_SNAPSHOT.decode(rows[0]), map(_CHANGE.decode, rows[1:]), shard)
+    if not rows:
+        return None
+    known = known_of(_SNAPSHOT.decode(rows[0]), map(_CHANGE.decode, rows[1:]), shard)
+    known.said_by = partition
+    return known

@@ -5,8 +5,8 @@
     timed_moved (queue, generation, id)                        position, before: where its last move was to, from where
 
 A row is written once. Markers (cancelled, moved_to) and notes of moves are added by the shard's holder only, before it
-reads that far. They are stamped by the holder (its epoch, then a count), not by a clock: what an earlier move wrote
-and what lands late never wins over what came after it.
+reads that far; void rows are marked by who made them so (`keyed`). Markers are stamped by the holder (its epoch, then a
+count), not by a clock: what an earlier move wrote and what lands late never wins over what came after it.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from capellini.queues.timed.rows import TimedRow, order_key, read_between
 from capellini.store.interface import Batch
 from capellini.store.schema import TIMED_SHARDS
 
-LISTED_ROWS: Final = 1_000  # looked at per shard for one list or count
+LISTED_ROWS: Final = 10_000  # looked at per shard for one list or count: what is cancelled or moved away lies there too
+LISTED_PAGE: Final = 100  # of one read after the first
 LAG_ALARM_SHARE: Final = 0.5  # of the retention: a cursor that is so far behind comes near the end of what is kept
 
 
@@ -137,14 +138,20 @@ class Serving:
         here = [m for m in holder.desk.messages.values() if from_ms <= m.row.due_ms < to_ms]
         found = [due_message(m.row, _STATE[m.state], m.deliveries) for m in here if m.state in _STATE]
         after = max(holder.read, before(ticks_of_ms(from_ms)), key=order_key)
-        reach = await read_between(self._place, shard, after, ticks_of_ms(to_ms) - 1, min(count, LISTED_ROWS))
-        known = set(holder.desk.ids)
-        for row in reach.rows:
-            if row.cancelled or row.moved_to is not None or row.position in holder.ahead or row.id in known:
-                continue
-            if from_ms <= row.due_ms < to_ms:
-                found.append(due_message(row, "scheduled", 0))
-        return sorted(found, key=lambda one: (one.due_at, one.id)), ticks_of(reach.to) >= ticks_of_ms(to_ms) - 1
+        known, end = set(holder.desk.ids), ticks_of_ms(to_ms) - 1
+        scheduled: list[DueMessage] = []
+        page, looked = count, 0
+        while True:
+            reach = await read_between(self._place, shard, after, end, page)
+            for row in reach.rows:
+                if row.cancelled or row.moved_to is not None or row.position in holder.ahead or row.id in known:
+                    continue
+                if from_ms <= row.due_ms < to_ms:
+                    scheduled.append(due_message(row, "scheduled", 0))
+            after, page, looked = reach.to, LISTED_PAGE, looked + max(1, len(reach.rows))
+            complete = ticks_of(after) >= end
+            if complete or len(scheduled) >= count or looked >= LISTED_ROWS:
+                return sorted(found + scheduled, key=lambda one: (one.due_at, one.id)), complete
 
 
 _STATE: Final = {State.WAITING: "scheduled", State.READY: "ready", State.FLYING: "in_flight"}
