@@ -53,3 +53,26 @@ def test_messages_for_which_there_was_no_room_come_one_after_the_other_without_a
             assert len(await client.spawn(broker.get("q", 1, 0.0))) == 1
 
     run(main())
+
+
+def test_what_lies_above_an_id_that_nobody_writes_is_looked_for_in_its_own_turn() -> None:
+    """Another node sees a gap, messages that are taken, and above them one that it has not read."""
+
+    async def main() -> None:
+        world = World()
+        one, other = world.client("one"), world.client("other")
+        await one.store.prepare(TABLES)
+        putting = Broker(one.store, one.clock, one.random)
+        getting = Broker(other.store, other.clock, other.random)
+        await one.spawn(putting.create("q", "work", {"bucket_size": 10, "repair_after_s": 60.0}))
+        queue = putting.opened(await one.spawn(putting.catalog.live("q")))
+        await one.spawn(queue.putting.reserve())  # an id that is never written
+        await one.spawn(putting.put("q", [NewMessage(b"taken")]))
+        assert len(await one.spawn(putting.get("q", 1, 5.0))) == 1
+        assert not await other.spawn(getting.get("q", 1, 0.0))
+        await one.spawn(putting.put("q", [NewMessage(b"above")]))
+        began_s = world.loop.time()
+        assert len(await other.spawn(getting.get("q", 1, 5.0))) == 1
+        assert world.loop.time() - began_s < 1.0
+
+    run(main())

@@ -393,7 +393,7 @@ class Reading:
         while id < end and self._ready(offers) < wanted and self._bytes_left > 0:
             block = place.shelf.holding(id)
             after = place.shelf.after(id)
-            hole = None if after is None else id
+            hole = None if after is None and end % place.size == 0 else id  # something above it is known
             if block is None and (place.shelf.has_more(id) or self._may_look(bucket, offers, hole)):
                 await self._look(bucket, id, end if after is None else min(end, after), wanted)
                 block = place.shelf.holding(id)
