@@ -138,9 +138,9 @@ def _whole(path: str) -> str:
 @pipeline.command()
 @talks
 @sparks
-@checkpoint_option
 @click.argument("queue")
 @click.argument("path")
+@click.option("--checkpoint", metavar="FOLDER", help="How far it is; needed unless it is a snapshot.")
 @click.option("--form", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True)
 @click.option("--once/--go-on", default=True, help="Archive what is there (default), or go on with what comes.")
 @click.option("--snapshot", is_flag=True, help="Of a work or timed queue: what is in it now.")
@@ -151,17 +151,22 @@ def _whole(path: str) -> str:
 @click.option("--keep-days", type=int, help="Afterwards, days older than that are dropped from the archive.")
 @click.option("--compact", is_flag=True, help="Afterwards, small files are made large ones (delta).")
 def archive(
-    at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], checkpoint: str,
-    queue: str, path: str, form: str, once: bool, snapshot: bool, missing: str, max_rows: int | None,
+    at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], queue: str,
+    path: str, checkpoint: str | None, form: str, once: bool, snapshot: bool, missing: str, max_rows: int | None,
     reads_per_s: float | None, keep_days: int | None, compact: bool,
 ) -> None:  # fmt: skip
     """Write log queue QUEUE into a table at PATH, by queue and day, each message exactly once."""
+    if snapshot and (compact or keep_days is not None or not once):
+        raise click.UsageError("--snapshot is written once, beside others: no --keep-days, --compact or --go-on")
+    if not snapshot and checkpoint is None:
+        raise click.UsageError("say --checkpoint FOLDER: with it an archive that was killed goes on, nothing twice")
     with spark_on(master, memory_mb, settings, delta=form == "delta") as spark:
         from capellini.pipeline.jobs import archive as job
 
-        wanted = job.Archive(
-            at, queue, _whole(path), _whole(checkpoint), form, once, missing, reads_per_s=reads_per_s
-        )
+        if compact or keep_days is not None:
+            job.check_kept(path, form, compact)
+        state = _whole(checkpoint) if checkpoint else ""
+        wanted = job.Archive(at, queue, _whole(path), state, form, once, missing, reads_per_s=reads_per_s)
         if max_rows is not None:
             wanted = msgspec.structs.replace(wanted, max_rows=max_rows)
         if snapshot:
