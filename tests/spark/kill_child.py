@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.spark.nodes import SMALL
 
 from capellini.pipeline.jobs.archive import FORMS, Archive, archive
 from capellini.pipeline.jobs.replay import Replay, replay
 from capellini.pipeline.session import Plan, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PER_S = 4_000.0  # a replay takes some seconds: time to be killed in
 
@@ -23,8 +27,7 @@ def say(rows: int, left: int | None) -> None:
     print(f"rows {rows}", flush=True)
 
 
-def main(at: str, folder: Path, max_rows: int) -> None:
-    spark = session(Plan("local[1]", memory_mb=768, shuffle_partitions=1, delta=True, settings=SMALL))
+def go_on(spark: SparkSession, at: str, folder: Path, max_rows: int) -> None:
     for form in FORMS:
         print(f"archiving {form}", flush=True)
         path, state = str(folder / form), str(folder / f"archiving-{form}")
@@ -37,4 +40,5 @@ def main(at: str, folder: Path, max_rows: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    small = Plan("local[1]", memory_mb=768, shuffle_partitions=1, delta=True, settings=SMALL)
+    go_on(session(small), sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -12,9 +11,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pytest
+from tests.spark.kill_child import go_on
 from tests.spark.nodes import numbered, serving
 
 from capellini import connect
@@ -63,15 +62,14 @@ def run_with_kills(spark: SparkSession, folder: Path, kills: int, seed: int, max
         command = [sys.executable, "-m", "tests.spark.kill_child", at, str(folder), str(max_rows)]
         killed = {part: sum(disturbed(command, folder, part, chance) for _ in range(kills)) for part in PARTS}
         print(f"killed while {killed} (seed {seed})")
-        last = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert last.stdout.splitlines()[-1:] == ["replayed"], last.stderr[-2_000:]
+        go_on(spark, at, folder, max_rows)
         assert killed == dict.fromkeys(PARTS, kills), "it was done before it was killed: the moments are wrong"
         register(spark)
         source = spark.read.format("capellini").options(at=at, columns="*")
         kept = sorted_rows(source.option("queue", "kept").load())
         assert len(kept) == MESSAGES
         for form in FORMS:
-            assert sorted_rows(archived_rows(spark, folder / form)) == kept, form
+            assert sorted_rows(read_archive(spark, str(folder / form))) == kept, form
             again = source.option("queue", f"again-{form}").load().select("body", "attributes")
             put = sorted((bytes(row["body"]), row["attributes"]["thousand"]) for row in again.collect())
             assert put == sorted(row[3:] for row in kept), form
@@ -83,18 +81,6 @@ def sorted_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
         (row["extent"], row["number"], row["put_at"], bytes(row["body"]), row["attributes"]["thousand"])
         for row in rows
     )
-
-
-def archived_rows(spark: SparkSession, path: Path) -> DataFrame:
-    """Of Delta the files that its log names: this session has not done anything with Delta, and would take long."""
-    if not (path / "_delta_log").is_dir():
-        return read_archive(spark, str(path))
-    files: set[str] = set()
-    for entry in sorted((path / "_delta_log").glob("*.json")):
-        for line in map(json.loads, entry.read_text().splitlines()):
-            files |= {line["add"]["path"]} if "add" in line else set()
-            files -= {line["remove"]["path"]} if "remove" in line else set()
-    return spark.read.option("basePath", str(path)).parquet(*(str(path / unquote(each)) for each in files))
 
 
 def test_killed_in_each_form_archive_and_replay_have_each_message_once(spark: SparkSession, tmp_path: Path) -> None:
