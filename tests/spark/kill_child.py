@@ -1,6 +1,6 @@
-"""A process that archives a queue and replays the archive, in each form, to be killed at any moment.
+"""A process that archives a queue and replays the archive, to be killed at any moment.
 
-    python -m tests.spark.kill_child AT FOLDER MAX_ROWS
+    python -m tests.spark.kill_child AT FOLDER MAX_ROWS FORM
 
 It says how far it is, a line for each part of that and each batch; run again it goes on.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.spark.nodes import SMALL
 
-from capellini.pipeline.jobs.archive import FORMS, Archive, archive
+from capellini.pipeline.jobs.archive import Archive, archive
 from capellini.pipeline.jobs.replay import Replay, replay
 from capellini.pipeline.session import Plan, session
 
@@ -27,18 +27,19 @@ def say(rows: int, left: int | None) -> None:
     print(f"rows {rows}", flush=True)
 
 
-def go_on(spark: SparkSession, at: str, folder: Path, max_rows: int) -> None:
-    for form in FORMS:
-        print(f"archiving {form}", flush=True)
-        path, state = str(folder / form), str(folder / f"archiving-{form}")
-        archive(spark, Archive(at, "kept", path, state, form, max_rows=max_rows, task_rows=700), say)
-    for form in FORMS:
-        print(f"replaying {form}", flush=True)
-        path, state = str(folder / form), str(folder / f"replaying-{form}")
-        replay(spark, Replay(at, f"again-{form}", state, path, per_s=PER_S), say)
+def go_on(spark: SparkSession, at: str, folder: Path, max_rows: int, form: str) -> None:
+    path, states = str(folder / form), (str(folder / f"{part}-{form}") for part in ("archiving", "replaying"))
+    print(f"archiving {form}", flush=True)
+    archive(spark, Archive(at, "kept", path, next(states), form, max_rows=max_rows, task_rows=700), say)
+    print(f"replaying {form}", flush=True)
+    replay(spark, Replay(at, f"again-{form}", next(states), path, per_s=PER_S), say)
     print("replayed", flush=True)
 
 
+def main(at: str, folder: str, max_rows: str, form: str) -> None:
+    small = Plan("local[1]", memory_mb=768, shuffle_partitions=1, delta=form == "delta", settings=SMALL)
+    go_on(session(small), at, Path(folder), int(max_rows), form)
+
+
 if __name__ == "__main__":
-    small = Plan("local[1]", memory_mb=768, shuffle_partitions=1, delta=True, settings=SMALL)
-    go_on(session(small), sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    main(*sys.argv[1:])
