@@ -99,7 +99,7 @@ def _stream(spark: SparkSession, wanted: Replay) -> DataFrame:
         return found
     form = form_of(wanted.path)
     if form == "delta":
-        found = read.format(form).load(wanted.path)
+        found = read.format(form).option("ignoreDeletes", "true").load(wanted.path)  # days that retention dropped
     else:
         schema = spark.read.parquet(wanted.path).schema
         found = read.schema(schema).option("maxBytesPerTrigger", BATCH_BYTES).parquet(wanted.path)
