@@ -96,19 +96,19 @@ def test_a_write_that_is_run_again_under_its_name_adds_nothing(
     def fail_late(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             yield batch
-            if not Path(marker).exists() and batch.column(0)[-1].as_py() == "message 19999":
+            if not Path(marker).exists() and batch.column(0)[-1].as_py() == "message 39999":
                 raise RuntimeError("the first attempt ends here")
 
-    frame = messages(spark_here, 20_000, 2).mapInArrow(fail_late, "body string")
+    frame = messages(spark_here, 40_000, 2).mapInArrow(fail_late, "body string")
     with pytest.raises(Exception, match="the first attempt ends here"):
         write(frame, at, "written", job="monday")
-    assert 10_000 < len(found(spark_here, at, "written")) < 20_000
+    assert 10_000 < len(found(spark_here, at, "written")) < 40_000
     Path(marker).touch()
     write(frame, at, "written", job="monday")
     write(frame, at, "written", job="monday")
-    assert found(spark_here, at, "written") == sorted(numbered(range(20_000)))
+    assert found(spark_here, at, "written") == sorted(numbered(range(40_000)))
     write(messages(spark_here, 10), at, "written", job="tuesday")
-    assert len(found(spark_here, at, "written")) == 20_010
+    assert len(found(spark_here, at, "written")) == 40_010
 
 
 @pytest.mark.parametrize("kind", ["work", "timed"])
