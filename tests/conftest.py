@@ -105,15 +105,12 @@ def fresh_keyspace(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small Spark session for all tests: starting it takes longer than most of them."""
+    from tests.spark.nodes import SMALL
+
     from capellini.pipeline.session import Plan, session
 
-    settings = {
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        # Tables here have a handful of rows: making and changing plans is what takes the time.
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    }
-    started = session(Plan("local[1]", memory_mb=1_024, shuffle_partitions=1, settings=settings), "capellini-tests")
+    settings = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")), **SMALL}
+    plan = Plan("local[1]", memory_mb=1_024, shuffle_partitions=1, delta=True, settings=settings)
+    started = session(plan, "capellini-tests")
     yield started
     started.stop()

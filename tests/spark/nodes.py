@@ -13,6 +13,12 @@ from pathlib import Path
 from capellini import Client
 
 DEADLINE_S = 240.0
+# Of sessions whose tables have a handful of rows: making and changing plans is what takes the time.
+SMALL = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 
 @contextmanager

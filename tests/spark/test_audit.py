@@ -50,7 +50,7 @@ def audited(spark: SparkSession, path: str, options: Options = EMPTY) -> tuple[A
 @pytest.fixture(scope="module")
 def planted_days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[DataFrame, Found]:
     """A journal over midnight, with five faults of each kind, by day as an archive has it; and the faults."""
-    recipe = Recipe(30_000, seed=7, faults=dict.fromkeys(FAULTS, 5), began_s=MIDNIGHT_S - 330.0)
+    recipe = Recipe(6_000, seed=7, faults=dict.fromkeys(FAULTS, 5), began_s=MIDNIGHT_S - 330.0)
     journal, planted = generated(spark, recipe)
     path = str(tmp_path_factory.mktemp("journal") / "days")
     journal.selectExpr("*", "date_format(timestamp_seconds(at), 'yyyy-MM-dd') AS day").write.parquet(path)

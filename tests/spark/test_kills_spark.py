@@ -2,107 +2,100 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.spark.kill_child import go_on
 from tests.spark.nodes import numbered, serving
 
 from capellini import connect
-from capellini.pipeline.jobs.archive import read_archive
+from capellini.pipeline.jobs.archive import FORMS, read_archive
 from capellini.pipeline.source.data import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-MESSAGES = 20_000  # more than fit into one chunk
-CHILD = Path(__file__).with_name("kill_child.py")
-# What is killed, and how long after it began or did a batch: before it can be done. A replay is one batch, at a rate.
-PARTS = {"archiving": (2, 0.7), "replaying": (1, 2.0)}
+MESSAGES = 10_000  # more than fit into one chunk
+ROOT = Path(__file__).parents[2]
+# What is killed: in which of the batches that are left, and how long after it began. A replay is one batch, at a rate.
+PARTS = {"archiving": (2, 0.5), "replaying": (1, 1.5)}
+LOOK_S = 0.01
 
 
 def disturbed(command: list[str], folder: Path, part: str, chance: random.Random) -> bool:
     """One run of the child, killed at some moment of that part. False: the part was done before."""
     with (folder / "child.log").open("ab") as log:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
     assert child.stdout is not None
-    most, within_s = PARTS[part]
-    begun, killer, batches = False, None, chance.randrange(most)
-    for line in child.stdout:
-        said = line.decode().strip()
-        if begun and not said.startswith("rows"):
-            break  # it is over
-        begun = begun or said == part
-        batches -= begun and said != part
-        if begun and batches <= 0 and killer is None:
-            killer = threading.Timer(chance.random() * within_s, os.killpg, (child.pid, signal.SIGKILL))
-            killer.start()
-    else:
-        child.wait()
-        return True
-    if killer is not None:
-        killer.cancel()
-    os.killpg(child.pid, signal.SIGKILL)
+    most, within_s = PARTS[part.split()[0]]
+    state = folder / part.replace(" ", "-")
+    while (line := child.stdout.readline()) and line.decode().strip() != part:
+        pass
+    batch = len(list((state / "commits").glob("[0-9]*"))) + chance.randrange(most)
+    while child.poll() is None and not (state / "offsets" / str(batch)).exists():
+        time.sleep(LOOK_S)
+    time.sleep(chance.random() * within_s)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    said = child.stdout.read().decode().splitlines()
     child.wait()
-    return False
+    return bool(line) and all(each.startswith("rows") for each in said)
 
 
-def run_with_kills(spark: SparkSession, folder: Path, kills: int, seed: int, max_rows: int, form: str) -> None:
+def run_with_kills(spark: SparkSession, folder: Path, kills: dict[str, int], seed: int, max_rows: int) -> None:
+    """`kills`: how often in which part of which form."""
     chance = random.Random(seed)
     with serving(folder / "store") as at, connect(at) as client:
         client.create_queue("kept", "log", extent_bytes=1_048_576)
-        client.create_queue("again", "log")
+        for form in FORMS:
+            client.create_queue(f"again-{form}", "log")
         for first in range(0, MESSAGES, 1_000):
             client.put_many("kept", numbered(range(first, first + 1_000)), attributes={"thousand": str(first)})
-        command = [sys.executable, str(CHILD), at, str(folder), str(max_rows), form]
-        killed = {part: sum(disturbed(command, folder, part, chance) for _ in range(kills)) for part in PARTS}
+        command = [sys.executable, "-m", "tests.spark.kill_child", at, str(folder), str(max_rows)]
+        killed = {
+            part: sum(disturbed([*command, part.split()[1]], folder, part, chance) for _ in range(times))
+            for part, times in kills.items()
+        }
         print(f"killed while {killed} (seed {seed})")
-        last = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert last.stdout.splitlines()[-1:] == ["replayed"], last.stderr[-2_000:]
-        assert killed == dict.fromkeys(PARTS, kills), "it was done before it was killed: the moments are wrong"
+        for form in FORMS:
+            go_on(spark, at, folder, max_rows, form)
+        assert killed == kills, "it was done before it was killed: the moments are wrong"
         register(spark)
         source = spark.read.format("capellini").options(at=at, columns="*")
-        kept = source.option("queue", "kept").load().select("extent", "number", "put_at", "body", "attributes")
-        archived = archived_rows(spark, folder / "archive").select(kept.columns)
-        again = spark.read.format("capellini").options(at=at, queue="again").load().select("body", "attributes")
-        rows = [
-            sorted((row["extent"], row["number"], row["put_at"], bytes(row["body"]), row["attributes"]["thousand"])
-                   for row in frame.collect())
-            for frame in (kept, archived)
-        ]  # fmt: skip
-        assert len(rows[0]) == MESSAGES and rows[0] == rows[1]
-        put = sorted((bytes(row["body"]), row["attributes"]["thousand"]) for row in again.collect())
-        assert put == sorted(row[3:] for row in rows[0])
+        kept = sorted_rows(source.option("queue", "kept").load())
+        assert len(kept) == MESSAGES
+        for form in FORMS:
+            assert sorted_rows(read_archive(spark, str(folder / form))) == kept, form
+            again = source.option("queue", f"again-{form}").load().select("body", "attributes")
+            put = sorted((bytes(row["body"]), row["attributes"]["thousand"]) for row in again.collect())
+            assert put == sorted(row[3:] for row in kept), form
 
 
-def archived_rows(spark: SparkSession, path: Path) -> DataFrame:
-    """Of Delta the files that its log names: the shared session does without it."""
-    if not (path / "_delta_log").is_dir():
-        return read_archive(spark, str(path))
-    files: set[str] = set()
-    for entry in sorted((path / "_delta_log").glob("*.json")):
-        for line in map(json.loads, entry.read_text().splitlines()):
-            files |= {line["add"]["path"]} if "add" in line else set()
-            files -= {line["remove"]["path"]} if "remove" in line else set()
-    return spark.read.option("basePath", str(path)).parquet(*(str(path / unquote(each)) for each in files))
+def sorted_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    rows = frame.select("extent", "number", "put_at", "body", "attributes").collect()
+    return sorted(
+        (row["extent"], row["number"], row["put_at"], bytes(row["body"]), row["attributes"]["thousand"])
+        for row in rows
+    )
 
 
 def test_killed_twice_each_archive_and_replay_have_each_message_once(spark: SparkSession, tmp_path: Path) -> None:
-    run_with_kills(spark, tmp_path, 2, 1, 2_000, "parquet")
+    kills = {"archiving parquet": 1, "replaying parquet": 2, "archiving delta": 1}
+    run_with_kills(spark, tmp_path, kills, 1, 2_500)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("form", FORMS)
 def test_killed_twenty_times_each_archive_and_replay_have_each_message_once(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
-    run_with_kills(spark, tmp_path, 20, 2, 200, form)
+    run_with_kills(spark, tmp_path, {f"{part} {form}": 20 for part in PARTS}, 2, 100)

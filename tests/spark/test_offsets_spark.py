@@ -11,7 +11,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 from capellini.model.errors import Invalid, Unavailable
 from capellini.pipeline.source.asking import asked_of
 from capellini.pipeline.source.extents import Known, Range, grouped
-from capellini.pipeline.source.log_source import between, capped, fresh_offset, narrowed, next_offset
+from capellini.pipeline.source.log_source import between, capped, fresh_offset, narrowed, next_offset, still_there
 
 pytestmark = pytest.mark.spark
 
@@ -51,6 +51,14 @@ def test_what_retention_dropped_unread_is_an_error_unless_told(now: list[Known])
     with pytest.raises(Unavailable, match="dropped by retention before all of it was read"):
         next_offset(read, now, None, "fail")
     assert between(read, next_offset(read, now, None, "oldest")) == [Range("b", 0, 1)]
+
+
+def test_a_batch_that_comes_again_after_retention_has_the_same_tasks_without_what_was_dropped() -> None:
+    tasks = grouped([Range("a", 5, 15), Range("b", 0, 3)], 7)
+    assert tasks == [(Range("a", 5, 12),), (Range("a", 12, 15), Range("b", 0, 3))]
+    assert still_there(tasks, [known("a", 15, "dropped"), known("b", 3)]) == [(), (Range("b", 0, 3),)]
+    assert still_there(tasks, [known("a", 15), known("b", 3)]) == tasks
+    assert still_there(tasks, []) == [(), ()]
 
 
 def test_what_comes_after_the_beginning_of_a_single_run_is_left_for_the_next() -> None:

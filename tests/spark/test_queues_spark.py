@@ -13,7 +13,7 @@ from tests.spark.nodes import bodies, numbered, serving
 
 from capellini import Client, connect
 from capellini.model.errors import Conflict, Invalid, NotFound, WrongKind
-from capellini.pipeline.jobs.archive import Archive, archive, drop_days, read_archive
+from capellini.pipeline.jobs.archive import Archive, archive, compact, drop_days, read_archive
 from capellini.pipeline.jobs.load import Load, Unload, load, unload
 from capellini.pipeline.jobs.replay import Replay, counted, replay
 from capellini.pipeline.jobs.running import Summary, plainly
@@ -96,19 +96,19 @@ def test_a_write_that_is_run_again_under_its_name_adds_nothing(
     def fail_late(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             yield batch
-            if not Path(marker).exists() and batch.column(0)[-1].as_py() == "message 59999":
+            if not Path(marker).exists() and batch.column(0)[-1].as_py() == "message 39999":
                 raise RuntimeError("the first attempt ends here")
 
-    frame = messages(spark_here, 60_000, 2).mapInArrow(fail_late, "body string")
+    frame = messages(spark_here, 40_000, 2).mapInArrow(fail_late, "body string")
     with pytest.raises(Exception, match="the first attempt ends here"):
         write(frame, at, "written", job="monday")
-    assert 20_000 < len(found(spark_here, at, "written")) < 60_000
+    assert 10_000 < len(found(spark_here, at, "written")) < 40_000
     Path(marker).touch()
     write(frame, at, "written", job="monday")
     write(frame, at, "written", job="monday")
-    assert found(spark_here, at, "written") == sorted(numbered(range(60_000)))
+    assert found(spark_here, at, "written") == sorted(numbered(range(40_000)))
     write(messages(spark_here, 10), at, "written", job="tuesday")
-    assert len(found(spark_here, at, "written")) == 60_010
+    assert len(found(spark_here, at, "written")) == 40_010
 
 
 @pytest.mark.parametrize("kind", ["work", "timed"])
@@ -245,13 +245,52 @@ def test_an_archive_has_each_message_once_and_is_replayed_once(
     assert day.exists()
 
 
+@pytest.mark.long
+def test_an_archive_in_delta_loses_old_days_and_small_files_and_no_message(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    client.create_queue("in-delta", "log")
+    client.create_queue("from-delta", "log")
+    path = str(tmp_path / "delta")
+    wanted = Archive(at, "in-delta", path, str(tmp_path / "checkpoint"), "delta", max_rows=40)
+    archive(spark_here, wanted)
+    assert drop_days(spark_here, path, datetime.date(2020, 1, 1)) == []
+    compact(spark_here, path)  # nothing is there yet
+    client.put_many("in-delta", numbered(range(100)))
+    assert archive(spark_here, wanted).batches == 3
+    old = read_archive(spark_here, path).where("number = 1").selectExpr("* EXCEPT (day)", "'2001-01-01' AS day")
+    old.write.format("delta").mode("append").save(path)
+    replayed = Replay(at, "from-delta", str(tmp_path / "r"), path, where="day > '2020'")
+    replay(spark_here, replayed)
+    spark_here.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = '0 hours')")
+    assert drop_days(spark_here, path, datetime.date(2020, 1, 1)) == ["2001-01-01"]
+    compact(spark_here, path)
+    assert len(read_archive(spark_here, path).inputFiles()) == 1
+    assert len(list(Path(path).glob("queue=*/day=*/*.parquet"))) == 1
+    client.put_many("in-delta", numbered(range(100, 120)))
+    assert archive(spark_here, wanted).rows == 20
+    kept = sorted(bytes(row["body"]) for row in read_archive(spark_here, path).collect())
+    assert kept == sorted(numbered(range(120)))
+    replay(spark_here, replayed)  # goes on over what was dropped and compacted
+    assert found(spark_here, at, "from-delta") == sorted(numbered(range(120)))
+
+
 def test_what_is_asked_for_wrongly_is_said_in_one_line(
     spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
 ) -> None:
     client.create_queue("other-kind", "work")
     with pytest.raises(WrongKind, match="is a work queue"):
         archive(spark_here, Archive(at, "other-kind", str(tmp_path / "a"), str(tmp_path / "c")))
+    small = Archive(at, "small", str(tmp_path / "small"), str(tmp_path / "of-small"))
+    client.create_queue("small", "log")
+    archive(spark_here, small)
+    with pytest.raises(NotFound, match="nothing in the archive"):
+        replay(spark_here, Replay(at, "small", str(tmp_path / "r"), small.path))
+    client.put_many("small", numbered(range(1)))
+    archive(spark_here, small)
+    with pytest.raises(Invalid, match="in Parquet cannot be compacted: archive less often"):
+        compact(spark_here, small.path)
     with pytest.raises(NotFound, match="no queue"), plainly():
         table(spark_here, at, "haunted").count()
     with pytest.raises(Invalid, match="cannot be overwritten"), plainly():
-        messages(spark_here, 1).write.format("capellini").options(at=at, queue="plain").mode("overwrite").save()
+        messages(spark_here, 1).write.format("capellini").options(at=at, queue="small").mode("overwrite").save()

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
+from tests.spark.nodes import serving
 
-from capellini.model.errors import CannotOpen
+from capellini import connect
+from capellini.model.errors import CannotOpen, Unavailable
+from capellini.pipeline.jobs.running import plainly
 from capellini.pipeline.session import DELTA, Plan, check_java, fitted_memory_mb, package_zip, session, settings_for
 
 pytestmark = pytest.mark.spark
@@ -58,6 +66,44 @@ def test_a_master_that_is_not_there_is_said_in_one_line(master: str) -> None:
     with pytest.raises(CannotOpen, match=f"no Spark answers at {master}") as error:
         session(Plan(master))
     assert "\n" not in error.value.says
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("An error occurred while calling o97.parquet.\n: org.x.SparkException: Job aborted.\n\tat a.b(C.scala:1)\n"
+         "Caused by: java.io.IOException: No space left on device\n\tat java.base/x(Y.java)", "the disk is full"),
+        ("[FOREACH] Traceback (most recent call last):\n  File x\npy4j.protocol.Py4JJavaError: An error occurred\n"
+         "Caused by: java.io.IOException: File too large\n\tat x(Y.java)", "java.io.IOException: File too large"),
+        ("Traceback (most recent call last):\n  File x\nValueError: wrong\n\tat a.b(C.scala:1)", "ValueError: wrong"),
+        ("[TABLE_NOT_FOUND] none\nmore", "[TABLE_NOT_FOUND] none"),
+    ],
+)  # fmt: skip
+def test_of_a_page_of_spark_the_line_is_said_that_matters(text: str, says: str) -> None:
+    with pytest.raises(Unavailable) as error, plainly():
+        raise PySparkException(text)
+    assert error.value.says.startswith(says) and "\n" not in error.value.says
+
+
+@pytest.mark.long
+def test_a_job_that_cannot_write_says_it_in_two_lines_and_goes_on_later(tmp_path: Path) -> None:
+    """Files may only become so large, as on a disk that is full."""
+    with serving(tmp_path / "store") as at, connect(at) as client:
+        client.create_queue("large", "log")
+        client.put_many("large", [os.urandom(1_000) for _ in range(2_000)])
+        command = [sys.executable, "-m", "capellini.cli.main", "pipeline", "archive", "large", str(tmp_path / "kept")]
+        command += ["--checkpoint", str(tmp_path / "state"), "--at", at, "--master", "local[1]", "--memory-mb", "768"]
+        limit = (resource.RLIMIT_FSIZE, (500_000, 500_000))
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, preexec_fn=lambda: resource.setrlimit(*limit)
+        )
+        said = done.stderr.splitlines()
+        assert done.returncode == 1 and len(said) == 2 and "File too large" in said[1], done.stderr
+        log = Path(said[0].split()[-1])
+        assert "File too large" in log.read_text()
+        log.unlink()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.stdout.startswith("archived 2,000 messages") and not done.stderr
 
 
 def test_the_package_travels_whole(tmp_path: Path) -> None:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.spark.nodes import DEADLINE_S, numbered, serving
+from tests.spark.nodes import DEADLINE_S, bodies, numbered, serving
 
 from capellini import Client, connect
 from capellini.model.errors import Conflict, Invalid, WrongKind
 from capellini.model.options import JOURNAL
+from capellini.model.service import Put
 from capellini.pipeline.audit.job import Options, audit
 from capellini.pipeline.jobs.archive import Archive, archive, read_archive, snapshot
 from capellini.pipeline.jobs.letters import Letters, groups, redrive
+from capellini.pipeline.jobs.replay import Replay, replay
 from capellini.pipeline.jobs.rollup import Rollup, collect, daily, rollup
 from capellini.pipeline.jobs.running import plainly
 from capellini.pipeline.journal.columns import COLUMNS, read_journal
@@ -111,6 +113,33 @@ def test_a_timed_queue_shows_what_is_to_come_and_what_waits(
         assert sum(abs(row["due_at"].timestamp() - far) < 1 for row in rows) == 60
 
 
+def test_all_that_was_put_into_a_timed_queue_with_bodies_is_archived_once_whatever_became_of_it(
+    spark: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    client.create_queue("dated", "timed", granularity="minute", journal="bodies")
+    client.create_queue("put-again", "timed")
+    soon, far = time.time() - 1, time.time() + 86_400
+    put = client.put_many("dated", numbered(range(20)), due=soon, attributes={"a": "b"})
+    put += client.put_many("dated", numbered(range(20, 30)), due=far)
+    ids = [each.id for each in put if isinstance(each, Put)]
+    kept = Archive(at, "dated", str(tmp_path / "a"), str(tmp_path / "c"), max_rows=12)
+    assert archive(spark, kept).batches > 1
+    assert sorted(bodies(client, "dated", 20)) == sorted(numbered(range(20)))  # acked: gone from the queue
+    client.cancel("dated", ids[25])
+    once, again = (client.put("dated", b"message 30", due=far, key="once") for _ in range(2))
+    assert once == again
+    ids.append(once)
+    for _ in range(2):
+        archive(spark, kept)
+    rows = read_archive(spark, kept.path).collect()
+    assert sorted((row["id"], bytes(row["body"])) for row in rows) == sorted(zip(ids, numbered(range(31)), strict=True))
+    assert sum(row["attributes"] == {"a": "b"} for row in rows) == 20
+    for _ in range(2):
+        replay(spark, Replay(at, "put-again", str(tmp_path / "r"), kept.path))
+    assert sorted(bodies(client, "put-again", 31)) == sorted(numbered(range(31)))
+    assert client.get("put-again", 10) == []
+
+
 def test_dead_letters_are_grouped_by_where_they_were_and_what_they_look_like(
     spark: SparkSession, at: str, client: Client[bytes]
 ) -> None:
@@ -197,7 +226,7 @@ class Looking(HTMLParser):
 
 
 def test_a_report_has_rates_waits_depth_and_poison_by_queue_and_hour(spark: SparkSession) -> None:
-    journal, _ = generated(spark, Recipe(20_000, seed=9, faults={"lost": 3, "dead": 2}))
+    journal, _ = generated(spark, Recipe(4_000, seed=9, faults={"lost": 3, "dead": 2}))
     archive = spark.createDataFrame([("work-0", {"colour": "red"})] * 3, "queue string, attributes map<string,string>")
     found = report(journal, archive)
     put = sum(row["put"] for row in found.hours)

@@ -7,7 +7,9 @@ again. Exit code 1 when something did not work, or when an audit found a broken 
 from __future__ import annotations
 
 import datetime
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,7 @@ import msgspec
 
 from capellini.cli.speaking import errors_said, hint, pairs, say_json, say_table, talks
 from capellini.cli.watching import streaming, working
-from capellini.model.errors import CannotOpen
+from capellini.model.errors import CannotOpen, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from capellini.pipeline.jobs.running import Summary
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+STDERR: Final = 2
 SHOWN: Final = 20  # rows of a table for people; `--json` and files have all
 
 
@@ -56,9 +59,10 @@ def spark_on(
 ) -> Iterator[SparkSession]:
     from capellini.pipeline.session import Plan, session
 
-    with errors_said():
+    with errors_said(), set_aside() as log:
         chosen = pairs(settings, "a setting")
-        spark = session(Plan(master, memory_mb, delta=delta, settings=chosen))
+        with into(log):
+            spark = session(Plan(master, memory_mb, delta=delta, settings=chosen))
         from capellini.pipeline.jobs.running import plainly
 
         try:
@@ -68,6 +72,38 @@ def spark_on(
             raise CannotOpen(f"{error.filename or 'a file'}: {error.strerror or error}") from error
         finally:
             spark.stop()
+
+
+@contextmanager
+def set_aside() -> Iterator[Path]:
+    """A file for what Spark says of itself: pages of it. It stays, and is named, where Spark was what failed."""
+    number, name = tempfile.mkstemp(prefix="capellini-spark-", suffix=".log")
+    os.close(number)
+    log, kept = Path(name), False
+    try:
+        yield log
+    except Unavailable as error:
+        kept = type(error.__cause__).__module__.startswith(("pyspark", "py4j"))
+        if kept:
+            hint(f"what Spark says of it is in {log}")
+        raise
+    finally:
+        if not kept:
+            log.unlink(missing_ok=True)
+
+
+@contextmanager
+def into(log: Path) -> Iterator[None]:
+    """Processes that are started meanwhile have that file for their stderr, for good."""
+    sys.stderr.flush()
+    ours = os.dup(STDERR)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), STDERR)
+        yield
+    finally:
+        os.dup2(ours, STDERR)
+        os.close(ours)
 
 
 def checkpoint_option(command: Command) -> Command:
@@ -138,9 +174,9 @@ def _whole(path: str) -> str:
 @pipeline.command()
 @talks
 @sparks
-@checkpoint_option
 @click.argument("queue")
 @click.argument("path")
+@click.option("--checkpoint", metavar="FOLDER", help="How far it is; needed unless it is a snapshot.")
 @click.option("--form", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True)
 @click.option("--once/--go-on", default=True, help="Archive what is there (default), or go on with what comes.")
 @click.option("--snapshot", is_flag=True, help="Of a work or timed queue: what is in it now.")
@@ -151,17 +187,22 @@ def _whole(path: str) -> str:
 @click.option("--keep-days", type=int, help="Afterwards, days older than that are dropped from the archive.")
 @click.option("--compact", is_flag=True, help="Afterwards, small files are made large ones (delta).")
 def archive(
-    at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], checkpoint: str,
-    queue: str, path: str, form: str, once: bool, snapshot: bool, missing: str, max_rows: int | None,
+    at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], queue: str,
+    path: str, checkpoint: str | None, form: str, once: bool, snapshot: bool, missing: str, max_rows: int | None,
     reads_per_s: float | None, keep_days: int | None, compact: bool,
 ) -> None:  # fmt: skip
     """Write log queue QUEUE into a table at PATH, by queue and day, each message exactly once."""
+    if snapshot and (compact or keep_days is not None or not once):
+        raise click.UsageError("--snapshot is written once, beside others: no --keep-days, --compact or --go-on")
+    if not snapshot and checkpoint is None:
+        raise click.UsageError("say --checkpoint FOLDER: with it an archive that was killed goes on, nothing twice")
     with spark_on(master, memory_mb, settings, delta=form == "delta") as spark:
         from capellini.pipeline.jobs import archive as job
 
-        wanted = job.Archive(
-            at, queue, _whole(path), _whole(checkpoint), form, once, missing, reads_per_s=reads_per_s
-        )
+        if compact or keep_days is not None:
+            job.check_kept(path, form, compact)
+        state = _whole(checkpoint) if checkpoint else ""
+        wanted = job.Archive(at, queue, _whole(path), state, form, once, missing, reads_per_s=reads_per_s)
         if max_rows is not None:
             wanted = msgspec.structs.replace(wanted, max_rows=max_rows)
         if snapshot:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from capellini.model.errors import Conflict, Invalid, WrongKind
+from capellini.model.errors import Conflict, Invalid, NotFound, WrongKind
 from capellini.model.options import BODIES, INTERNAL, JOURNAL, WITH_BODIES
 from capellini.node.bodies import GENERATION, ID, OF
 from capellini.pipeline.jobs.load import record_of
@@ -152,7 +152,8 @@ def snapshot(spark: SparkSession, wanted: Archive) -> int:
 
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:
-    """An archive as a table."""
+    """An archive as a table. Raises NotFound."""
+    check_filled(path)
     return spark.read.format(form_of(path)).load(path)
 
 
@@ -160,13 +161,30 @@ def form_of(path: str) -> str:
     return "delta" if (Path(path) / "_delta_log").is_dir() else "parquet"
 
 
+def check_filled(path: str) -> None:
+    """Raises NotFound when there is no archive, or one with nothing in it. Only for folders of this machine."""
+    if "://" in path:
+        return
+    if not Path(path).is_dir():
+        raise NotFound(f"there is no archive at {path}")
+    if _empty(path):
+        raise NotFound(f"there is nothing in the archive at {path} yet")
+
+
+def _empty(path: str) -> bool:
+    """Archived was an empty queue: there is the note alone, and what a killed batch left."""
+    return all(each.name.startswith(("_", ".")) and each.name != "_delta_log" for each in Path(path).iterdir())
+
+
 def drop_days(spark: SparkSession, path: str, before: datetime.date) -> list[str]:
     """Retention: days before that one go as a whole; which. The archive must not be written meanwhile."""
     if form_of(path) == "delta":
-        old = read_archive(spark, path).where(f"day < '{before}'").select("day").distinct()
-        days = [str(row[0]) for row in old.collect()]
-        if days:
-            spark.sql(f"DELETE FROM delta.`{path}` WHERE day < '{before}'")
+        with plainly():
+            old = read_archive(spark, path).where(f"day < '{before}'").select("day").distinct()
+            days = [str(row[0]) for row in old.collect()]
+            if days:
+                spark.sql(f"DELETE FROM delta.`{path}` WHERE day < '{before}'")
+            _sweep(spark, path)
         return sorted(days)
     gone = []
     for folder in sorted((*Path(path).glob("queue=*/day=*"), *Path(path).glob("day=*"))):
@@ -176,8 +194,29 @@ def drop_days(spark: SparkSession, path: str, before: datetime.date) -> list[str
     return sorted(set(gone))
 
 
+def check_kept(path: str, form: str, compacted: bool) -> None:
+    """Raises Invalid where days cannot be dropped, or files not be compacted. In Parquet there are no transactions:
+    whoever reads meanwhile would have messages twice or not at all, and so would a replay, which knows files by name.
+    """
+    if "://" in path:
+        raise Invalid(f"{path} is not a folder of this machine: drop days and compact with what keeps it")
+    if compacted and form != "delta":
+        raise Invalid(
+            "an archive in Parquet cannot be compacted: archive less often or with larger batches, or with "
+            "--form delta into another folder"
+        )
+
+
 def compact(spark: SparkSession, path: str) -> None:
     """Small files become large ones, in one transaction. Raises Invalid for Parquet, which has none."""
-    if form_of(path) != "delta":
-        raise Invalid("only an archive in Delta can be compacted: Parquet has no transactions")
-    spark.sql(f"OPTIMIZE delta.`{path}`")
+    if _empty(path):
+        return
+    check_kept(path, form_of(path), compacted=True)
+    with plainly():
+        spark.sql(f"OPTIMIZE delta.`{path}`")
+        _sweep(spark, path)
+
+
+def _sweep(spark: SparkSession, path: str) -> None:
+    """Files that the table has not named for a week: Delta itself removes none, and who reads may still want newer."""
+    spark.sql(f"VACUUM delta.`{path}`")

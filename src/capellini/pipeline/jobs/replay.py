@@ -9,13 +9,12 @@ recognised by the queue. `counted` tells beforehand what would be put.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capellini.model.errors import Invalid, NotFound
-from capellini.pipeline.jobs.archive import form_of
+from capellini.model.errors import Invalid
+from capellini.pipeline.jobs.archive import check_filled, form_of
 from capellini.pipeline.jobs.load import BATCH_BYTES, record_of, sink
 from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run, silent
 from capellini.pipeline.source.asking import MAX_ROWS
@@ -73,8 +72,8 @@ def replay(spark: SparkSession, wanted: Replay, say: Say = silent) -> Summary:
 def _check(wanted: Replay) -> None:
     if bool(wanted.path) == bool(wanted.from_queue):
         raise Invalid("name the archive, or the log queue, that is to be replayed")
-    if wanted.path and "://" not in wanted.path and not Path(wanted.path).exists():
-        raise NotFound(f"there is no archive at {wanted.path}")
+    if wanted.path:
+        check_filled(wanted.path)
 
 
 def _options(wanted: Replay) -> dict[str, str]:
@@ -100,7 +99,7 @@ def _stream(spark: SparkSession, wanted: Replay) -> DataFrame:
         return found
     form = form_of(wanted.path)
     if form == "delta":
-        found = read.format(form).load(wanted.path)
+        found = read.format(form).option("ignoreDeletes", "true").load(wanted.path)  # days that retention dropped
     else:
         schema = spark.read.parquet(wanted.path).schema
         found = read.schema(schema).option("maxBytesPerTrigger", BATCH_BYTES).parquet(wanted.path)

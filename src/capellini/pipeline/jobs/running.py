@@ -40,7 +40,9 @@ NOTE: Final = "capellini.json"
 LOOK_S: Final = 1  # how often a running job is looked at
 EVERY_S: Final = 10.0  # between micro-batches of a job that goes on
 FROM_A_TASK: Final = re.compile(r"capellini\.model\.errors\.(\w+): ([^\n]+)")
-PYTHON_ERROR: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit): ")
+PYTHON_ERROR: Final = re.compile(r"(?!py4j\.)[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit): ")
+FULL: Final = "No space left on device"
+JAVA_CAUSE: Final = re.compile(r"Caused by: ([\w.$]+: .+)")
 
 Say = Callable[[int, int | None], None]  # so many more are done; so many are left, where that is known
 
@@ -172,7 +174,10 @@ def _kinds(root: type[CapelliniError]) -> Iterator[type[CapelliniError]]:
 
 
 def _line(text: str) -> str:
-    """What a person needs of a page of Spark's: the error that ended Python, or the first line."""
+    """What a person needs of a page of Spark's: the error that ended Python or Java, or the first line."""
+    if FULL in text:
+        return "the disk is full: there is no space left where this writes, or where Spark keeps its own files"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if PYTHON_ERROR.match(line)] if "Traceback" in text else []
-    return (python or lines or ["Spark failed without saying why"])[-1 if python else 0][:300]
+    java = [found[1] for line in lines if (found := JAVA_CAUSE.match(line))]
+    return ((python or java)[-1:] or lines or ["Spark failed without saying why"])[0][:300]

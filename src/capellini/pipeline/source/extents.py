@@ -174,7 +174,8 @@ async def gone(reach: Reach, record: Record, extent: str, number: int) -> Except
     if now.generation != record.generation:
         return NotFound(f"queue {record.name} was purged or made anew while it was read")
     return Unavailable(
-        f"extent {extent} of {record.name} has no message {number} any more: retention has dropped it while it was read"
+        f"extent {extent} of {record.name} has no message {number} any more: retention has dropped it while it was "
+        "read. Read again; a stream goes on with the option missing=oldest"
     )
 
 

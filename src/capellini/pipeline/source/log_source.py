@@ -7,7 +7,7 @@
 Extents are append-only and numbered, so that a batch between two offsets is the same whenever it is read: a replayed
 micro-batch has the same rows, in the same tasks, in the same order. An offset names the extents that are still on the
 list; one that retention dropped leaves it, if it had been read to its end. If not, that is an error, unless `missing`
-says to go on with the oldest there is.
+says to go on with the oldest there is: a batch that was planned before comes without what was dropped, then.
 
 Filters are pushed down where the option `filters` says so (`Narrowed`), and not else: Spark 4.2 keeps a pushed filter
 with the frame it was loaded as, and applies it to later queries of that frame that have none. `since` and `until`
@@ -200,6 +200,12 @@ def between(start: Offset, end: Offset) -> list[Range]:
     return [each for each in found if each.first < each.end]
 
 
+def still_there(tasks: list[tuple[Range, ...]], known: list[Known]) -> list[tuple[Range, ...]]:
+    """The tasks of a micro-batch that comes again without what retention dropped meanwhile: as many, in their order."""
+    there = {each.name for each in known if not each.dropped}
+    return [tuple(each for each in ranges if each.extent in there) for ranges in tasks]
+
+
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, asked: Asked, record: Record) -> None:
         self._asked, self._record = asked, record
@@ -252,7 +258,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        return [Task(self._record, each) for each in grouped(between(start, end), self._asked.task_rows)]
+        tasks = grouped(between(start, end), self._asked.task_rows)
+        if self._asked.missing != FAIL:
+            tasks = still_there(tasks, asyncio.run(self._listed()))
+        return [Task(self._record, each) for each in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_task(self._asked, self._shape, partition)
