@@ -167,6 +167,25 @@ def test_moves_that_failed_one_after_the_other_lose_nothing() -> None:
     told(story)
 
 
+def test_a_move_from_the_desk_that_is_noted_is_not_told_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease ends when the new row is written: the next holder finishes the move."""
+
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        id = await stage.put(node, delay_s=2.0)
+        await asyncio.sleep(1.5)  # it is on the desk
+
+        async def lost(*_: Any) -> None:
+            raise Unavailable("the lease is lost")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(holder.Holder, "finish", lost)
+            result = await move(stage, node, id, 20.0)
+        assert isinstance(result, Problem) and result.error == "unknown"
+
+    told(story)
+
+
 def test_a_move_whose_row_was_not_written_can_be_cancelled_by_the_next_holder() -> None:
     async def story(stage: Stage) -> None:
         first = await stage.held()

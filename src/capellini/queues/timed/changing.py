@@ -278,7 +278,10 @@ async def _move_from_desk(holder: Holder, message: Message, due_ms: int) -> None
         await _surely(holder, lambda: note_move(holder.place, row, there, stamp), for_good=True)
         new = moved_row(row, there, due_ms, message.deliveries)
         await _surely(holder, lambda: write_rows(holder.place, [new]), for_good=True)
-    await holder.finish(message)
+    try:
+        await holder.finish(message)
+    except Unavailable as error:  # the next holder finds it noted as moving, and finishes it
+        raise Unknown(f"it is moved, or will be: {error.says}") from error
     holder.place.guards["moved from the desk"] += 1
     tell_moved(holder.place, row.id, due_ms)
     _wake_for(holder, there, due_ms)

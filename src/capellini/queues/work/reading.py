@@ -360,8 +360,7 @@ class Reading:
         base = bucket * place.size
         if cell.seen is None:  # what is learned here tells where to look, which may be further on
             await self._look(bucket, base, (bucket + 1) * place.size, wanted)
-        runs = cell.seen
-        assert runs is not None
+        runs = cell.seen if cell.seen is not None else await cell.read()  # forgotten while it was looked at
         offers: list[Offer] = []
         for run in ready_again(runs, place.now_ms()):
             if self._bytes_left <= 0:
