@@ -31,6 +31,14 @@ def test_a_clean_run_prints_one_object_and_exits_with_0() -> None:
     assert printed["virtual_s"] > 0 and printed["messages"] > 0 and printed["faults"]
 
 
+@pytest.mark.parametrize(("kind", "seed"), [("work", 7), ("timed", 7), ("log", 245), ("counters", 10)])
+def test_a_run_is_the_same_however_sets_are_ordered(kind: str, seed: int) -> None:
+    command = [sys.executable, "-c", f"from capellini.proof.suites import one; print(one({kind!r}, {seed}, True))"]
+    run = [subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONHASHSEED": salt}) for salt in "12"]
+    assert run[0].returncode == 0, run[0].stderr
+    assert run[0].stdout == run[1].stdout
+
+
 def test_a_violation_exits_with_1_and_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken_at_4(seed: int) -> Result:
         violations = [Violation(1, "m", "it is lost")] if seed == 4 else []

@@ -149,7 +149,7 @@ class Extents:
             self.plan = text_of(static, "chain")
             self._saw_last(text_of(static, "last"))
         changed = False
-        for name in {*before, *found}:
+        for name in sorted({*before, *found}):
             changed |= self._learn(name, found.get(name), before.get(name), first)
         return changed
 

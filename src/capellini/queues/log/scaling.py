@@ -185,7 +185,7 @@ class Scaling:
         }
         if not writing and not before.wanted:
             return  # nobody uses it
-        shares = {node: share for node in writing if (share := await self._share(node)) is not None}
+        shares = {node: share for node in sorted(writing) if (share := await self._share(node)) is not None}
         if len(shares) < len(writing & self._living()):
             place.guards["plan put off: a node did not say what it takes"] += 1
             return
