@@ -1,4 +1,4 @@
-"""Large rows lie in files beside RocksDB's tree: they are read from everywhere, and go with their partition."""
+"""Large rows are read from everywhere, also when they have left memory: here, by another process, in a copy."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ from capellini.store.rocks.copying import copy
 from capellini.store.rocks.database import MEMTABLE_BYTES
 
 LARGE_BYTES = 100_000
-
-
-def _files(folder: Path) -> list[Path]:
-    return list((folder / DATA_FOLDER).glob("*.blob"))
 
 
 async def _filled(folder: Path, partitions: list[str], chance: random.Random) -> tuple[RocksStore, dict[str, bytes]]:
@@ -40,7 +36,7 @@ async def _first(store: RocksStore, p: str) -> object:
 
 async def test_large_rows_are_read_here_in_another_process_in_a_copy_and_after_opening_again(tmp_path: Path) -> None:
     store, values = await _filled(tmp_path / "s", ["a", "b"], random.Random(1))
-    assert _files(tmp_path / "s")
+    assert list((tmp_path / "s" / DATA_FOLDER).glob("*.sst"))
     reader = await RocksStore.open_secondary(tmp_path / "s", tmp_path / "scratch", clock=RealClock())
     await reader.prepare(TABLES, create=False)
     await asyncio.to_thread(copy, tmp_path / "s", tmp_path / "copy")
@@ -53,21 +49,3 @@ async def test_large_rows_are_read_here_in_another_process_in_a_copy_and_after_o
     again = await opened(tmp_path / "s")
     assert {p: await _first(again, p) for p in values} == values
     await again.close()
-
-
-async def test_files_of_large_rows_go_when_their_partitions_were_dropped(tmp_path: Path) -> None:
-    folder, chance = tmp_path / "s", random.Random(2)
-    store, _ = await _filled(folder, ["a", "b", "c"], chance)
-    before = set(_files(folder))
-    for letters in ("abc", "defghi"):
-        for p in letters:
-            await store.drop(PLAIN, (p,))
-        await store.close()
-        store, values = await _filled(folder, list("defghi" if letters == "abc" else "jk"), chance)  # it is compacted
-    for _ in range(200):
-        if not before & set(_files(folder)):
-            break
-        await asyncio.sleep(0.05)
-    assert before and not before & set(_files(folder))
-    assert {p: await _first(store, p) for p in values} == values
-    await store.close()

@@ -37,8 +37,6 @@ MEMTABLE_BYTES: Final = 16 * 1024 * 1024
 FILES_APART: Final = 64  # of one space apart, a gigabyte: with more, a look at one place asks too many of them
 MEMTABLES_BYTES: Final = 64 * 1024 * 1024  # of all column families together
 LOG_BYTES: Final = 128 * 1024 * 1024  # a larger log makes its oldest column families flush: bounds the time to open
-BLOB_BYTES: Final = 4_096  # larger records are written beside the tree, and not again whenever that is compacted
-BLOBS_CLEANED: Final = 0.05  # of the files beside the tree, the oldest: what is left in them is written anew
 BLOOM_BITS: Final = 10  # per key: one of a hundred misses reads a block for nothing
 METADATA_BYTES: Final = 4_096  # a piece of an index or a filter
 OPEN_FILES: Final = 512
@@ -206,10 +204,4 @@ def _options(cache: Cache, create: bool, apart: bool = False) -> Options:
         options.set_level_zero_file_num_compaction_trigger(FILES_APART)
         options.set_level_zero_slowdown_writes_trigger(4 * FILES_APART)
         options.set_level_zero_stop_writes_trigger(8 * FILES_APART)
-    else:  # blocks of messages are dropped long before the tree would be done with moving them
-        options.set_enable_blob_files(True)
-        options.set_min_blob_size(BLOB_BYTES)
-        options.set_blob_compression_type(DBCompressionType.lz4())
-        options.set_enable_blob_gc(True)
-        options.set_blob_gc_age_cutoff(BLOBS_CLEANED)
     return options
