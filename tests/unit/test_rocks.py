@@ -10,8 +10,10 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rocksdict import AccessType
 from tests.unit.rocks_stores import APART, CHECKED, PLAIN, TABLES, keys, opened, row
 
 from capellini.model.clock import RealClock
@@ -21,6 +23,7 @@ from capellini.store.cells import RowCodec
 from capellini.store.interface import ABSENT, Batch, Cas, Change, Column, Slice, Table, Type, Value
 from capellini.store.layout import Mark, add_mark, deleted_until, pack_marks, unpack_marks
 from capellini.store.rocks import RocksStore
+from capellini.store.rocks.database import Database
 from capellini.store.sweeping import GRACE_US
 
 
@@ -131,9 +134,11 @@ async def test_a_file_where_the_data_should_be_is_refused(tmp_path: Path) -> Non
 AS_NOBODY = """
 import asyncio, os, pickle, sys  # pickle: RocksDB's binding imports it when it opens
 from pathlib import Path
+from typing import Any
 from capellini.model.clock import RealClock
 from capellini.model.errors import CannotOpen
 from capellini.store.rocks import RocksStore
+from capellini.store.rocks.database import Database
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
@@ -413,6 +418,27 @@ async def test_a_secondary_reads_what_the_other_writes_and_writes_nothing(tmp_pa
     assert await keys(reader) == [1, 2] and await keys(reader, table=APART) == [7]
     with pytest.raises(Unavailable):
         await reader.write(Batch(PLAIN, ("p",), (row(3),)))
+    await reader.close()
+
+
+async def test_a_secondary_misses_nothing_that_goes_from_the_log_into_a_file_while_it_opens(
+    tmp_path: Path, store: RocksStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB itself would: it reads the list of files, then the logs that are left."""
+    as_it_is, looks = Database._open, 0
+
+    def moved_meanwhile(self: Database, access: AccessType) -> Any:
+        nonlocal looks
+        looks += 1
+        rows = as_it_is(self, access)
+        if looks <= 2:
+            store._database.rows.put(b"meanwhile%d" % looks, b"")
+            store._database.rows.flush()
+        return rows
+
+    monkeypatch.setattr(Database, "_open", moved_meanwhile)
+    reader = await RocksStore.open_secondary(tmp_path / "s", tmp_path / "scratch", clock=RealClock())
+    assert [reader._database.rows.get(b"meanwhile%d" % number) for number in (1, 2)] == [b"", b""] and looks == 3
     await reader.close()
 
 

@@ -86,6 +86,6 @@ async def test_a_folder_that_cannot_be_read_leaves_no_half_copy(tmp_path: Path) 
     store = await opened(tmp_path / "s")
     await store.close()
     (tmp_path / "s" / folders.DATA_FOLDER / "CURRENT").write_text("MANIFEST-999999\n")
-    with pytest.raises(CannotOpen, match="cannot be copied"):
+    with pytest.raises(CannotOpen, match="cannot be opened"):
         copy(tmp_path / "s", tmp_path / "copy")
     assert names_in(tmp_path / "copy") == []

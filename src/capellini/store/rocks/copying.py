@@ -6,10 +6,6 @@ It does not need the folder's lock, so that a node that runs need not be asked. 
 a secondary sees what was in the log when it was opened, and what it sees does not move until it is told to catch up.
 It keeps the files it saw open, so that the other process may delete them meanwhile.
 
-Two things can come in between, both while it is opened: a file is gone that the list of files still named, or a column
-family was made after the list of them was read. Then it is opened again. A family that is named and stays missing was
-dropped by a process that crashed before it could say so.
-
 The format file is written last: half a copy is not taken for a store.
 """
 
@@ -27,10 +23,8 @@ from rocksdict import WriteBatch
 
 from capellini.model.errors import CannotOpen, Invalid
 from capellini.store import folder as folders
-from capellini.store.layout import APART_KEYS
 from capellini.store.rocks.database import Database
 
-ATTEMPTS: Final = 5  # to open it; each takes far less than a process needs to change its files again
 ROWS_AT_ONCE: Final = 1_000
 
 Progress = Callable[[int], object]
@@ -59,8 +53,9 @@ def copy(folder: Path, target: Path, progress: Progress = lambda rows: None) -> 
     folders.make_empty(target)
     try:
         with tempfile.TemporaryDirectory(prefix="capellini-backup-") as scratch:
-            source = _opened(folder, Path(scratch))
+            source = Database(folder, False, Path(scratch))
             try:
+                source.load()
                 rows, size = _copy(source, target, progress)
             finally:
                 source.close()
@@ -69,32 +64,6 @@ def copy(folder: Path, target: Path, progress: Progress = lambda rows: None) -> 
         shutil.rmtree(target / folders.DATA_FOLDER, ignore_errors=True)  # what was here before: nothing
         raise
     return Copied(str(folder), str(target), number, rows, size, round(time.monotonic() - began_s, 3))
-
-
-def _opened(folder: Path, scratch: Path) -> Database:
-    missing: set[int] | None = None
-    failed: Exception | None = None
-    for _ in range(ATTEMPTS):
-        try:
-            source = Database(folder, False, scratch)
-        except CannotOpen as error:
-            failed = error
-            continue
-        try:
-            source.load()
-            before, missing = missing, _missing(source)
-            if not missing or missing == before:
-                return source
-        except Exception as error:  # rocksdict raises plain Exception for everything
-            failed = error
-        source.close()
-    raise CannotOpen(f"{folder} cannot be copied while it changes: try again, or stop what writes to it ({failed})")
-
-
-def _missing(source: Database) -> set[int]:
-    """The column families that are named and not there."""
-    named = {int.from_bytes(key[len(APART_KEYS) :], "big") for key, _ in source.registered(APART_KEYS)}
-    return named - {space.number for space in source.apart.values()}
 
 
 def _copy(source: Database, target: Path, progress: Progress) -> tuple[int, int]:

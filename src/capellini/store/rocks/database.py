@@ -11,6 +11,7 @@ two files open. Further partitions share the common one, and are dropped by a ra
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ BLOOM_BITS: Final = 10  # per key: one of a hundred misses reads a block for not
 METADATA_BYTES: Final = 4_096  # a piece of an index or a filter
 OPEN_FILES: Final = 512
 MOST_APART: Final = 96  # column families
+ATTEMPTS: Final = 50  # to open a secondary, in 10 to 60 ms each, while another process changes files
 
 
 class Space(msgspec.Struct, frozen=True):
@@ -67,40 +69,75 @@ class Database:
         if scratch is not None:
             for options in (self._options, self._apart):
                 options.set_max_open_files(-1)  # it must hold its files open: the other process deletes them
+        self._families: set[str] = set()  # those of spaces apart, when it was opened
         self.rows: Any = self._opened()
 
     def _opened(self) -> Any:
+        """A secondary reads the list of files first and the logs then. What the other process moved from a log into a
+        file in between is in neither: rows are missing in the middle. Then there is another file, and it is opened
+        again. (RocksDB can also catch up, but ends with a segmentation fault where a column family was dropped.)"""
+        if self.scratch is None:
+            return self._open(AccessType.read_write())
+        failed = CannotOpen(f"{self.folder} changes faster than it can be read: try again, or stop what writes to it")
+        for _ in range(ATTEMPTS):
+            seen = self._files()
+            try:
+                rows = self._open(AccessType.secondary(str(self.scratch)))
+            except CannotOpen as error:  # perhaps a file or a family is gone that the list still named
+                failed = error
+                continue
+            if self._files() == seen:
+                return rows
+            rows.close()
+        raise failed
+
+    def _open(self, access: AccessType) -> Any:
         path = self.folder / folders.DATA_FOLDER
-        access = AccessType.read_write() if self.scratch is None else AccessType.secondary(str(self.scratch))
         try:
             names = Rdict.list_cf(str(path), self._options) if (path / "CURRENT").exists() else []
-            families = {name: self._apart for name in names if name != "default"}
+            self._families = set(names) - {"default"}
+            families = dict.fromkeys(self._families, self._apart)
             return Rdict(str(path), self._options, column_families=families or None, access_type=access)
         except Exception as error:  # rocksdict raises plain Exception for everything
             raise CannotOpen(f"{self.folder} cannot be opened: {error}") from error
 
+    def _files(self) -> frozenset[str]:
+        """Logs and tables: each has a name of its own for ever."""
+        try:
+            names = os.listdir(self.folder / folders.DATA_FOLDER)
+        except OSError as error:
+            raise CannotOpen(f"{self.folder} cannot be opened: {error.strerror}") from error
+        return frozenset(name for name in names if name.endswith((".log", ".sst")))
+
     def load(self) -> None:
-        """Find the spaces apart."""
-        self.apart = {}
+        """Find the spaces apart. Raises CannotOpen."""
+        missing: set[int] | None = None
+        for _ in range(ATTEMPTS):
+            before, missing = missing, self._find_spaces()
+            # A secondary: of a family that was made after the list of them was read there is nothing to be seen. One
+            # that stays missing was dropped, and the crash came before the line that names it was.
+            if not missing or missing == before or self.scratch is None:
+                return
+            self.open_again()
+        raise CannotOpen(f"{self.folder} changes faster than it can be read: try again, or stop what writes to it")
+
+    def _find_spaces(self) -> set[int]:
+        """The column families that are named and not there."""
         prefixes = [key[len(SHARED_KEYS) :] for key, _ in self.registered(SHARED_KEYS)]
         self.shared = {prefix: self._common(prefix) for prefix in prefixes}
-        names = set(Rdict.list_cf(str(self.folder / folders.DATA_FOLDER), self._options)) - {"default"}
-        for key, prefix in self.registered(APART_KEYS):
-            number = int.from_bytes(key[len(APART_KEYS) :], "big")
-            if f"a{number}" in names:  # else it was dropped, and the crash came before this line was
-                self.apart[prefix] = self._own_space(number)
-                names.discard(f"a{number}")
+        named = {int.from_bytes(key[len(APART_KEYS) :], "big"): prefix for key, prefix in self.registered(APART_KEYS)}
+        self.apart = {
+            prefix: self._own_space(number) for number, prefix in named.items() if f"a{number}" in self._families
+        }
         if self.scratch is None:
-            for name in names:  # made or dropped, and the crash came before it was written down
-                self.rows.drop_column_family(name)
+            for name in self._families - {f"a{number}" for number in named}:
+                self.rows.drop_column_family(name)  # made or dropped, and the crash came before it was written down
+        return {number for number in named if f"a{number}" not in self._families}
 
-    def catch_up(self) -> None:
-        """A secondary: see what was written since."""
-        self.rows.try_catch_up_with_primary()
-        known = {space.number for space in self.apart.values()}
-        if {int.from_bytes(key[len(APART_KEYS) :], "big") for key, _ in self.registered(APART_KEYS)} != known:
-            self.close()  # a secondary sees only the column families there were when it was opened
-            self.rows = self._opened()
+    def open_again(self) -> None:
+        """A secondary: see what was written since, and the column families that there are now. Raises CannotOpen."""
+        self.close()
+        self.rows = self._opened()
 
     def registered(self, start: bytes) -> list[tuple[bytes, bytes]]:
         """What the store wrote about itself under keys that begin so."""

@@ -100,7 +100,7 @@ class RocksStore(Store):
         """A secondary: see what was written since. Everybody else sees it anyway."""
         self._open()
         if self._lock is None:
-            self._database.catch_up()
+            self._database.open_again()
             self._load()
 
     def _load(self) -> None:
