@@ -39,6 +39,15 @@ def test_the_commands_of_the_readme_work_as_printed(tmp_path: Path) -> None:
                 assert out == "hello\n"
 
 
+def test_a_node_that_is_stopped_says_so_last_and_nothing_of_what_it_is_made_of(tmp_path: Path) -> None:
+    with running_node(tmp_path / "data") as node:
+        said(node.address, "queue", "create", "jobs")
+        said(node.address, "put", "jobs", "hello")
+        assert node.stop() == 0
+    told = (tmp_path / "data.log").read_text().splitlines()
+    assert told[-1].endswith("capellini.node: stopped") and not [line for line in told if "leaked" in line], told
+
+
 def test_quick_start_on_a_folder_alone(tmp_path: Path) -> None:
     at = f"rocks:{tmp_path / 'data'}"
     said(at, "queue", "create", "jobs", of=process)

@@ -128,6 +128,12 @@ class Fleet:
         self._taking[name] = made
         return made, before
 
+    def clear(self) -> None:
+        """All are confirmed, and nobody updates any more. (The library of sketches complains about those that there are
+        when Python ends.)"""
+        self._taking.clear()
+        self._bytes = 0
+
     def stamp(self, mutator: Mutator) -> Stamp:
         """When an update is made: rises with each, also if the clock does not."""
         self._stamp_us = max(self.now_us(), self._stamp_us + 1)

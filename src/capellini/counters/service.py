@@ -400,6 +400,7 @@ class Counters(CounterService):
             task.cancel()  # a collection that stops anywhere does no harm
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.flush()
+        self._fleet.clear()
 
     def _check_open(self) -> None:
         if self._closed:
