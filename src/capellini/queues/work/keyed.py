@@ -3,13 +3,12 @@
     key row (queue, generation, key) ──names──▶ id
 
 A put with a key: claim the key row for a new id by compare-and-set, write the message under that id, and pin it by
-compare-and-set, so that nobody can void it any more. Whoever comes
-later with the same key (a retry, any node, any time in the window, also after the bucket was dropped) finds the id and
-settles what became of it before using another:
+compare-and-set, so that nobody can void it any more. Whoever comes later with the same key (a retry, any node, any time
+in the window, also after the bucket was dropped) finds the id and settles what became of it before using another:
 
-    the message is written      pin it by compare-and-set, so that its slow writer cannot void it any more: that was the
-    put it is not written           void the id by compare-and-set; voided: it never becomes a message, the key may name
-    a new id delivered, finished, moved  that was the put
+    the message is written      pin it, so that its slow writer cannot void it any more: that was the put
+    it is not written           void the id by compare-and-set: it never becomes a message, the key may name a new id
+    delivered, finished, moved  that was the put
     its bucket was dropped      the marker names the void ids: all others were puts
 
 Keys of puts are those of a generation. Keys of moves outlive it (their rows are those of generation 0, and name the one
