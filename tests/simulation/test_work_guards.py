@@ -63,6 +63,42 @@ def test_a_get_that_goes_away_in_the_instant_of_its_answer_gives_the_messages_ba
     with_a_queue_of_one_message(story)
 
 
+def slowed(patch: pytest.MonkeyPatch, name: str, by_s: float) -> None:
+    """A step of reading that takes so much longer, as if the store were slow."""
+    as_it_is = getattr(Reading, name)
+
+    async def slow(self: Reading, *args: Any) -> Any:
+        await self._place.clock.sleep(by_s)
+        return await as_it_is(self, *args)
+
+    patch.setattr(Reading, name, slow)
+
+
+def test_what_is_claimed_on_a_slow_store_is_handed_out_before_the_list_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its visibility would be over by then, every time."""
+
+    async def story(broker: Broker, queue: WorkQueue) -> None:
+        with monkeypatch.context() as patch:
+            slowed(patch, "_claimed", 0.3)
+            slowed(patch, "_tell", 2.0)
+            (delivery,) = await asyncio.wait_for(broker.get("q", 1, 5.0, visibility_s=1.0), 60.0)
+        assert delivery.body == b"m" and queue.place.guards["list told after the handing out"] == 1
+
+    with_a_queue_of_one_message(story)
+
+
+def test_a_get_whose_claims_all_come_too_late_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(broker: Broker, queue: WorkQueue) -> None:
+        with monkeypatch.context() as patch:
+            slowed(patch, "_taken", 2.0)
+            assert await asyncio.wait_for(broker.get("q", 1, 5.0, visibility_s=1.0), 60.0) == []
+        assert queue.place.guards["claim came too late to be handed out"] >= 1
+        (delivery,) = await broker.get("q", 1, 5.0)
+        assert delivery.body == b"m"
+
+    with_a_queue_of_one_message(story)
+
+
 def test_a_bucket_that_was_wrongly_called_done_is_not_dropped() -> None:
     async def story(broker: Broker, queue: WorkQueue) -> None:
         def wrongly(now: Pointers) -> tuple[Pointers, None]:

@@ -192,6 +192,21 @@ def test_an_ordered_queue_holds_back_what_is_behind_an_unfinished_one(
     assert told.broken() == broken
 
 
+@pytest.mark.parametrize(("consumed_s", "broken"), [(2.0, set()), (3_600.0, {1, 6})])
+def test_order_waits_for_nothing_in_an_extent_that_went_while_its_reader_came(
+    consumed_s: float, broken: set[int]
+) -> None:
+    """All groups had consumed it, and then one of them sought back."""
+    told = Told(mode="cp", ordered="total", consumed_s=consumed_s)
+    told.history.final["q@g"] = "1.g/2"
+    told.through(1.0, b"m", f"{FIRST}:0")
+    told.group(5.0, 8.0, version=2)
+    told.get(6.0, 6.1, b"m", f"{FIRST}:0", reader="1.g/2")
+    told.put(9.0, 9.1, b"n", f"{SECOND}:0")
+    told.ack(9.4, 9.5, told.get(9.2, 9.3, b"n", f"{SECOND}:0", reader="1.g/2"))
+    assert told.broken() == broken
+
+
 def test_a_filter_keeps_away_what_it_does_not_name() -> None:
     told = Told()
     told.history.calls[1].options["filter"] = {"color": ["red"]}  # type: ignore[assignment]

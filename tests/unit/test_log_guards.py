@@ -15,9 +15,11 @@ from capellini.model.errors import Paused, Unavailable, Unknown
 from capellini.model.message import Delivery, NewMessage
 from capellini.model.service import Problem, Put
 from capellini.queues.events import Events
-from capellini.queues.log import desk, lines
+from capellini.queues.log import desk, lines, opening
 from capellini.queues.log.delaying import waiting_name
 from capellini.queues.log.keeper import LogKeeper
+from capellini.queues.log.place import LogPlace
+from capellini.queues.log.rows import Block
 from capellini.store.schema import TABLES
 from capellini.store.simulation.loop import run
 from capellini.store.simulation.world import World
@@ -87,6 +89,41 @@ def test_an_extent_whose_listing_is_heard_of_late_gets_no_second_writer() -> Non
         answers += [await node.put(b"%d" % number) for number in (3, 4)]
         assert len({(answer.extent, answer.first) for answer in answers}) == 4
         assert node.guards["listing heard of too late"] == 1
+
+    run(work(), 1)
+
+
+def test_a_chains_end_is_not_sealed_under_the_writer_that_it_gets_while_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its listing was not heard of yet, so that it seemed to be left by somebody before."""
+
+    async def work() -> None:
+        node = await node_in(World(), mode="cp")
+        await node.put(b"0")
+        heard, listed, last_block = asyncio.Event(), node.extents._list, opening.last_block
+
+        async def late(*args: Any) -> Any:
+            found = await listed(*args)
+            await heard.wait()
+            return found
+
+        async def written_meanwhile(place: LogPlace, extent: str) -> Block | None:
+            node.extents._list = listed  # type: ignore[method-assign]
+            heard.set()
+            await node.clock.sleep(0.1)
+            await node.put(b"1")
+            return await last_block(place, extent)
+
+        node.extents._list = late  # type: ignore[method-assign]
+        monkeypatch.setattr(opening, "last_block", written_meanwhile)
+        node.writers._retire(node.writers.accepting()[0])
+        await node.clock.sleep(1)
+        await node.writers.once("open", node.writers._opened)
+        answer = await node.put(b"2")
+        assert [extent.state for extent in node.extents.known()] == ["sealed", "open"]
+        assert (answer.extent, answer.first) == (node.extents.known()[1].name, 1)
+        assert node.guards["chain's end got its writer meanwhile"] == 1
 
     run(work(), 1)
 

@@ -237,12 +237,14 @@ def _together(earlier: Life, held: Held) -> bool:
 
 def _free_s(reader: Reader, life: Life, name: str, purged: bool) -> float:
     """From when on the message may have been finished: an ack was on its way, or it was delivered so often that a new
-    owner takes it for a dead letter, perhaps without anybody hearing of it, and perhaps purged there."""
+    owner takes it for a dead letter, perhaps without anybody hearing of it, and perhaps purged there; or its extent goes,
+    consumed by all, and this reader came while it went."""
     moments = [use.call.began_s for how in (DONE, MAYBE) for _, use in life.acks(how)]
     here = [held for held in life.held if held.call.queue == name]
     if reader.limit:
         moments += [held.at_s for held in here if held.delivery.deliveries >= reader.limit]
-    if len(here) < len(life.held) or (reader.limit and purged):
+    going = life.tries[0].call.began_s < reader.sure_from_s
+    if going or len(here) < len(life.held) or (reader.limit and purged):
         moments += [held.at_s for held in here[:1]]
     return min(moments, default=math.inf)
 

@@ -70,6 +70,7 @@ class Reader(msgspec.Struct, frozen=True):
     options: dict[str, Any]  # of the queue
     merges: int  # how often its dead letters came back, at most
     limit: int  # deliveries before a message is a dead letter; 0: none
+    sure_from_s: float  # what was put before may go at any time: a drop of its extent may be older than this reader
 
 
 def receipt_text(reader: str, epoch: int, delivery: int, place: str) -> str:
@@ -143,7 +144,7 @@ def _reader(history: LogHistory, known: _Known, queue: str, group: str, version:
         history.drained and view.final, epoch_bits=DELIVERY_BITS, taken_over_s=history.taken_over_s,
     )  # fmt: skip
     merges = sum(call.op == "merge_dead" and call.queue == view.name for call in history.calls)
-    return Reader(queue, group, version.of(group), view.final, seen, view.options, merges, view.limit)
+    return Reader(queue, group, version.of(group), view.final, seen, view.options, merges, view.limit, view.sure_from_s)
 
 
 class _View:
@@ -161,7 +162,8 @@ class _View:
         start_at = float(births[-1].options["start_at"]) if births else 0.0
         slack_s = history.max_skew_s if history.skew_kept else WIDE_SKEW_S
         self._from_s = start_at - history.epoch_s + slack_s if start_at else -math.inf
-        self._forgets = float(self.options.get("consumed_s", 0.0)) < 600 or not births
+        forgets = float(self.options.get("consumed_s", 0.0)) < 600 or not births
+        self.sure_from_s = self._born_s if forgets else -math.inf
 
     def shown(self, call: Call) -> Call | None:
         if call.queue == self.dead:
@@ -202,7 +204,7 @@ class _View:
         if isinstance(answer, Problem):
             return answer
         began_s = self._known.began_s[sent.body]
-        needed = began_s > self._from_s and not (self._forgets and began_s < self._born_s)
+        needed = began_s > self._from_s and began_s >= self.sure_from_s
         return Put(self._known.ids.get(sent.body, ""), answer.duplicate) if needed else UNHEARD
 
     def _wanted(self, sent: Sent) -> bool:

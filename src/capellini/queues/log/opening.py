@@ -55,7 +55,12 @@ class Opening:
                 if last.name not in had:
                     if await last_block(place, last.name) is None:
                         return last
-                    end = await find_end(place, last)  # written by what was here before, and is over
+                    end = await find_end(place, last)
+                    if last.name in had:
+                        place.guards["chain's end got its writer meanwhile"] += 1
+                        return last
+                    had.add(last.name)  # written by what was here before, and is over: nobody begins it any more
+                    ends[last.name] = end
                 elif last.name not in ends:
                     raise Unavailable("the chain's last extent is being sealed: try again", retry_after_s=0.05)
                 else:

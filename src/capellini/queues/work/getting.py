@@ -97,7 +97,7 @@ class Getting:
                 self._wake.clear()
                 group = self._group()
                 taken, error = await self._claimed(group)
-                if taken:
+                if taken := self._in_time(taken):
                     self._quiet = 0
                     self._hand_out(group, taken)
                     continue
@@ -142,7 +142,7 @@ class Getting:
             return [], error if isinstance(error, CapelliniError) else None
 
     def _hand_out(self, group: list[_Waiter], taken: list[Taken]) -> None:
-        rest = deque(self._in_time(taken))
+        rest = deque(taken)
         for waiter in group:
             if waiter.answer.done():
                 continue

@@ -46,7 +46,7 @@ class WorkQueue:
         self._put_moved = put_moved
         self._tasks: set[asyncio.Task[Any]] = set()
         self._carried: set[int] = set()  # on their way to or from dead letters, by this node
-        self.reading = Reading(place, self._bury)
+        self.reading = Reading(place, self._bury, self._spawn)
         self.putting = Putting(place)
         self.getting = Getting(place, self.reading, self._release, current)
         self.repair = Repair(place, self.reading)

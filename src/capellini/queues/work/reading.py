@@ -13,8 +13,8 @@ A visit: look what is written (on the shelf, else in the store) ──▶ list t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
 
@@ -72,11 +72,13 @@ class Buried(msgspec.Struct, frozen=True):
 
 
 class Reading:
-    """`bury` is called with messages that must be carried away."""
+    """`bury` is called with messages that must be carried away, `later` with what nobody waits for."""
 
-    def __init__(self, place: Place, bury: Callable[[Buried], None]) -> None:
+    def __init__(
+        self, place: Place, bury: Callable[[Buried], None], later: Callable[[Coroutine[Any, Any, None]], None]
+    ) -> None:
         self._place = place
-        self._carry_away = bury
+        self._carry_away, self._later = bury, later
         self._mine: int | None = None
         self._away: dict[int, float] = {}
         self._crowded_until_s = 0.0
@@ -181,7 +183,7 @@ class Reading:
         place.promising.discard(bucket)  # first: what is written while it is looked at calls for another visit
         try:
             offers = await self._offers(bucket, wanted)
-            claimed = Claimed(())
+            claimed, asked_s = Claimed(()), place.clock.elapsed_s()
             if offers:
                 claimed = await self._claimed(bucket, offers, wanted, visibility_ms)
             runs = cell.seen if cell.seen is not None else await cell.read()
@@ -193,14 +195,22 @@ class Reading:
         elif claimed.taken:
             self._mine = bucket
         self._bury(bucket, claimed, runs)
-        got = await self._taken(bucket, claimed, began_s + visibility_ms / 1000)
+        got = await self._taken(bucket, claimed, asked_s + visibility_ms / 1000)
         if satisfied := sum([one.count for one in got]) >= wanted:
             place.promising.add(bucket)
+        telling = self._told(bucket, runs, satisfied)
+        if got and place.clock.elapsed_s() - began_s > LINGER_S:
+            place.guards["list told after the handing out"] += 1
+            self._later(telling)  # somebody waits for what was taken, and its time runs
+        else:
+            await telling
+        return got
+
+    async def _told(self, bucket: int, runs: Runs, satisfied: bool) -> None:
         try:
             await self._tell(bucket, runs, satisfied)
         except StoreError:  # what was claimed is handed out all the same; its bucket was listed before
-            place.guards["list not told"] += 1
-        return got
+            self._place.guards["list not told"] += 1
 
     def _crowd(self, bucket: int) -> None:
         now_s = self._place.clock.elapsed_s()
