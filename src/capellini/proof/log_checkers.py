@@ -237,8 +237,8 @@ def _together(earlier: Life, held: Held) -> bool:
 
 def _free_s(reader: Reader, life: Life, name: str, purged: bool) -> float:
     """From when on the message may have been finished: an ack was on its way, or it was delivered so often that a new
-    owner takes it for a dead letter, perhaps without anybody hearing of it, and perhaps purged there; or its extent goes,
-    consumed by all, and this reader came while it went."""
+    owner takes it for a dead letter, perhaps without anybody hearing of it, and perhaps purged there. Or its extent
+    went, consumed by all, while this reader came."""
     moments = [use.call.began_s for how in (DONE, MAYBE) for _, use in life.acks(how)]
     here = [held for held in life.held if held.call.queue == name]
     if reader.limit:
