@@ -7,6 +7,7 @@
         log.views    [group or nil]                                      Views of the owners there
         log.peek     [group, count]                                      messages (Peeked) of the extents read there
         log.load     []                                                  what the extents open there take (`Load`s)
+        log.written  []                                                  how far those are (`Written`)
 
 Whoever carries these between nodes need not look inside; operations that begin with "log." are for `LogKeeper.serve`.
 """

@@ -469,6 +469,8 @@ class LogQueue:
             return await self.append(arguments[0], forwarded=True)
         if operation == "load":
             return self.scaling.loads()
+        if operation == "written":
+            return self.looking.written_here()
         if operation == "views":
             return await self.looking.views_here(await self.groups.live(arguments[0]))
         if operation == "peek":
