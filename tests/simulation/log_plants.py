@@ -27,6 +27,7 @@ from capellini.queues.log import (
     rows,
     sealing,
     sequences,
+    settling,
     writing,
 )
 
@@ -424,9 +425,9 @@ def taken_for_nobody_and_kept(patch: Patch) -> None:
 @plants(2)
 def extent_that_is_not_known_taken_for_gone(patch: Patch) -> None:
     async def not_seen(self: Any, extent: str) -> bool:
-        return self.extents.get(extent) is None
+        return self._extents.get(extent) is None
 
-    patch(queue.LogQueue, "_gone", not_seen)
+    patch(settling.Settling, "_gone", not_seen)
 
 
 # Times

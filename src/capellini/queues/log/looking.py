@@ -26,6 +26,7 @@ from capellini.queues.log.extents import Extent, Extents
 from capellini.queues.log.groups import Group, Groups, wants
 from capellini.queues.log.pages import Pages
 from capellini.queues.log.parcels import Cutter
+from capellini.queues.log.peers import Call
 from capellini.queues.log.place import LogPlace
 from capellini.queues.log.readers import Readers
 from capellini.queues.log.reading import Reading
@@ -35,7 +36,6 @@ PEEK_BYTES: Final = 1024 * 1024  # read at a time
 PEEK_AHEAD: Final = 10_000  # messages of one extent that a peek looks at: a group may want few of them
 
 NOBODY: Final = Group("", 0, 0, GroupOptions(), 0)  # a group that is none: it has finished nothing
-Call = Callable[[str, str, list[Any]], Awaitable[bytes]]  # node, operation, arguments
 
 
 class Place(msgspec.Struct, frozen=True, order=True):

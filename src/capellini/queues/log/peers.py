@@ -14,6 +14,7 @@ Whoever carries these between nodes need not look inside; operations that begin 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from capellini.model.errors import Invalid
 from capellini.queues.timed.peers import NoPeers, Peers
 
 PREFIX: Final = "log."
+Call = Callable[[str, str, list[Any]], Awaitable[bytes]]  # node, operation, arguments
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
@@ -39,4 +41,4 @@ def ask_of(payload: bytes) -> Ask:
         raise Invalid(f"this is no question of another node: {error}") from None
 
 
-__all__ = ["PREFIX", "Ask", "NoPeers", "Peers", "ask_of"]
+__all__ = ["PREFIX", "Ask", "Call", "NoPeers", "Peers", "ask_of"]
