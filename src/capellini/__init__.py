@@ -18,10 +18,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from capellini.client.aio import AsyncClient, AsyncMessage
+    from capellini.client.aio import AsyncClient
     from capellini.client.connecting import connect, connect_async
     from capellini.client.consuming import Failed, StopConsuming
-    from capellini.client.sync import Client, Message
+    from capellini.client.messages import AsyncMessage, Message
+    from capellini.client.sync import Client
     from capellini.model.errors import (
         CannotOpen,
         CapelliniError,
@@ -56,11 +57,11 @@ _HOME = {
     "connect": "client.connecting",
     "connect_async": "client.connecting",
     "AsyncClient": "client.aio",
-    "AsyncMessage": "client.aio",
+    "AsyncMessage": "client.messages",
     "Client": "client.sync",
     "Failed": "client.consuming",
     "StopConsuming": "client.consuming",
-    "Message": "client.sync",
+    "Message": "client.messages",
     "NewMessage": "model.message",
     "Delivery": "model.message",
     "Put": "model.service",

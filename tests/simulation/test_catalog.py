@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 import pytest
 from tests.simulation.slowness import slow
 
 from capellini.model.errors import Conflict, Invalid, NotFound, Paused, StoreError, Unavailable
-from capellini.queues.catalog import CACHE_S, SETTLE_S, Catalog, QueueRecord
+from capellini.queues.catalog import CACHE_S, SETTLE_S, Catalog, CatalogRow, QueueRecord, row_of
 from capellini.queues.cell import Cell
 from capellini.store.interface import Slice, Value
 from capellini.store.schema import LEFT, MONOTON, TABLES
@@ -82,6 +82,28 @@ def test_queues_are_listed_by_name_in_pages() -> None:
         assert [each.name for each in await a.queues(prefix="b")] == ["b1", "b3"]
         assert [each.name for each in await a.queues(after="a1", limit=2)] == ["b1", "b3"]
         assert [each.name for each in await a.queues(prefix="b", after="b1")] == ["b3"]
+
+    simulate(main())
+
+
+def test_deleted_queues_are_passed_over_without_decoding_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows stay for ever, and every node reads all rows every second."""
+    decoded: list[str] = []
+
+    def noted(name: str, values: Mapping[str, Value]) -> CatalogRow | None:
+        decoded.append(name)
+        return row_of(name, values)
+
+    async def main() -> None:
+        (a,) = await catalogs_of(World(), "a")
+        for name in ("gone", "feed", "jobs"):
+            await a.create(name, "work" if name == "jobs" else "log")
+        await a.delete("gone")
+        monkeypatch.setattr("capellini.queues.catalog.row_of", noted)
+        assert [each.name for each in await a.queues()] == ["feed", "jobs"]
+        assert [each.name for each in (await a.logs())[0]] == ["feed"]
+        assert sorted(await a._rows()) == ["feed", "jobs"]
+        assert decoded == ["feed", "jobs"] * 3
 
     simulate(main())
 

@@ -138,6 +138,14 @@ async def put_into(stage: Stage, node: TimedNode, held_by: TimedNode) -> str:
             await stage.do(node, node.broker.ack("q", [one.receipt]))
 
 
+async def ready_at_the_second(stage: Stage) -> tuple[TimedNode, TimedNode, str]:
+    """Two nodes with shards, and a message that the second one can hand out."""
+    first, second = await spread(stage)
+    id = await put_into(stage, second, second)
+    await asyncio.sleep(3.0)
+    return first, second, id
+
+
 def test_what_is_ready_here_does_not_wait_for_a_holder_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(stage: Stage) -> None:
         first, second = await spread(stage)
@@ -155,9 +163,7 @@ def test_what_is_ready_here_does_not_wait_for_a_holder_that_hangs(monkeypatch: p
 
 def test_what_a_late_answer_brings_goes_to_whoever_asks_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(stage: Stage) -> None:
-        first, second = await spread(stage)
-        id = await put_into(stage, second, second)
-        await asyncio.sleep(3.0)
+        first, second, id = await ready_at_the_second(stage)
         Hanging(monkeypatch, second.name, "take", 3.0)
         (delivery,) = await stage.get(first, 20.0)
         assert (delivery.id, delivery.deliveries) == (id, 1)
@@ -168,9 +174,7 @@ def test_what_a_late_answer_brings_goes_to_whoever_asks_next(monkeypatch: pytest
 
 def test_what_a_late_answer_brings_is_given_back_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(stage: Stage) -> None:
-        first, second = await spread(stage)
-        id = await put_into(stage, second, second)
-        await asyncio.sleep(3.0)
+        first, second, id = await ready_at_the_second(stage)
         with monkeypatch.context() as patch:
             Hanging(patch, second.name, "take", 2.0)
             assert await stage.get(first, 0.0) == []

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capellini.client.aio import AsyncMessage
 from capellini.client.codecs import Codec, codec_of, raw_body
-from capellini.client.messages import Origin, unpacker
+from capellini.client.messages import AsyncMessage, Origin, unpacker
 from capellini.model.errors import Invalid
 from capellini.model.receipts import parse_receipt
 from capellini.model.service import Parcel

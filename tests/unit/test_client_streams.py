@@ -17,9 +17,10 @@ from websockets.frames import CloseCode
 import capellini
 from capellini.api.limits import Limits
 from capellini.client import credits, reaching
-from capellini.client.aio import AsyncClient, AsyncMessage
+from capellini.client.aio import AsyncClient
 from capellini.client.async_streams import AsyncBatch, AsyncProducer
 from capellini.client.chunking import CHUNK_MESSAGES
+from capellini.client.messages import AsyncMessage
 from capellini.client.patient import Patience, PatientService
 from capellini.client.streams import PutOpening, _reach
 from capellini.client.transport import Transport

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from capellini.model import chunks
@@ -14,16 +11,8 @@ from capellini.model.log import LogService
 from capellini.model.message import NewMessage
 from capellini.model.service import Done, NackItem, Problem, Put
 from capellini.node.node import Node
-from capellini.node.settings import Settings
 
 WAIT_S = 10.0
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    made = await Node.open(Settings(store=f"rocks:{tmp_path}/data", listen="127.0.0.1:0"))
-    yield made
-    await made.close()
 
 
 def log_of(node: Node) -> LogService:

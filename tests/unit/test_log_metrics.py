@@ -7,9 +7,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.unit.log_world import crash, put, simulated, until
 
 import capellini
 from capellini.api import queue_metrics
+from capellini.api.log_metrics import figures_of
 from capellini.api.server import Server
 from capellini.api.serving import log_metrics
 from capellini.model.errors import Full
@@ -17,6 +19,7 @@ from capellini.model.message import NewMessage
 from capellini.model.service import Problem
 from capellini.node.node import Node
 from capellini.node.settings import Settings
+from capellini.store.simulation.loop import run
 
 
 async def told(address: str) -> dict[str, float]:
@@ -68,3 +71,37 @@ async def test_lags_extents_seals_and_streams_are_told(tmp_path: Path, monkeypat
     finally:
         await server.close(1.0)
         await node.close()
+
+
+@pytest.mark.parametrize("mode", ["ap", "cp"])
+def test_the_extent_of_a_dead_writer_counts_as_sealed_by_who_sealed_it(mode: str) -> None:
+    async def work() -> None:
+        _, nodes = await simulated("ab", mode=mode)
+        b = nodes["b"]
+        await put(nodes["a"], [b"1"])
+        crash(nodes["a"], nodes)
+        extents = (await b.queue()).extents
+
+        async def sealed() -> bool:
+            return any(extent.sealed for extent in extents.known())
+
+        await until(b.clock, sealed)
+        (figures,) = figures_of(b.keeper).queues
+        assert figures.seals == 1
+
+    run(work(), 1)
+
+
+def test_an_extent_that_its_own_writer_sealed_counts_once() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = nodes["a"]
+        await put(node, [b"1"])
+        queue = await node.queue()
+        await node.keeper.stop()
+        assert [extent.sealed for extent in await queue.extents.look()] == [True]
+        await node.turn()
+        (figures,) = figures_of(node.keeper).queues
+        assert figures.seals == 1
+
+    run(work(), 1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import httpx
 import msgspec
@@ -18,19 +17,11 @@ from capellini.model.message import MAX_PAGE_BYTES, Entry, NewMessage
 from capellini.model.options import WorkOptions
 from capellini.model.service import NackItem, Problem, Put
 from capellini.node.node import Node
-from capellini.node.settings import Settings
 from capellini.queues.work.looking import ended
 from capellini.queues.work.queue import stretches
 from capellini.store.interface import Page, Slice
 
 PATIENCE_S = 20.0
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    opened = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", listen="127.0.0.1:0"))
-    yield opened
-    await opened.close()
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:

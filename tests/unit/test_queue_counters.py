@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -38,13 +37,6 @@ SUMS = ("puts", "deliveries", "redeliveries", "acks", "nacks", "dead_letters")
 
 def sums(found: Statistics) -> dict[str, int]:
     return {name: getattr(found, name) for name in SUMS if getattr(found, name)}
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    opened = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", listen="127.0.0.1:0"))
-    yield opened
-    await opened.close()
 
 
 class Simulated:

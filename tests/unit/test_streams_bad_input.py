@@ -102,6 +102,8 @@ def _settle(verb: str, ranges: list[list[int]], *value_ms: int) -> bytes:
         (PUT, msgspec.msgpack.encode(["credit", 1]), 1008, "no frame"),
         (PUT, "text", 1003, "binary"),
         (GET, msgspec.msgpack.encode(["credit", -1]), 1008, "above zero"),
+        (GET, msgspec.msgpack.encode(["credit", 0]), 1008, "credit of nothing"),
+        (GET, msgspec.msgpack.encode(["credit", 0, 0]), 1008, "credit of nothing"),
         (GET, msgspec.msgpack.encode(["credit", MAX_CREDIT + 1]), 1008, "credits end"),
         (GET, msgspec.msgpack.encode(["credit", 1, -1]), 1008, "above zero"),
         (GET, msgspec.msgpack.encode(["credit", 1, MAX_CREDIT_BYTES + 1]), 1008, "credits end"),

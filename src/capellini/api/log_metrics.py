@@ -7,7 +7,7 @@
     capellini_log_extents_wanted{queue}     that should be open in this data centre, as planned by load; 0: as needed
     capellini_log_extents_most{queue}       the limit of that
     capellini_log_puts_per_second{queue}    messages that the extents open here take
-    capellini_log_seals_total{queue}        extents that this node wrote and sealed
+    capellini_log_seals_total{queue}        extents that this node sealed: its own, and those of writers that are over
     capellini_log_takeovers_total{queue}    readings of an extent that this node began
     capellini_log_emergency_stops_total     queues stopped here because the lease was lost
     capellini_log_extents_dropped_total     past their retention, by this node
@@ -63,7 +63,7 @@ GAUGES: Final = (
     ("puts_per_second", "Messages that the extents open at this node take."),
 )
 COUNTERS: Final = (
-    ("seals", "Extents that this node wrote and sealed."),
+    ("seals", "Extents that this node sealed: its own, and those of writers that are over."),
     ("takeovers", "Readings of an extent that this node began."),
 )
 OF_NODE: Final = (
@@ -93,7 +93,7 @@ def _figures(queue: LogQueue) -> LogQueueFigures:
         extents_wanted=sum(queue.scaling.plan.wanted.values()),
         extents_most=queue.place.options.extents_most,
         puts_per_second=sum(load.per_s for load in queue.scaling.loads()),
-        seals=writers.seals,
+        seals=queue.extents.seals,
         takeovers=readers.takeovers,
     )
 

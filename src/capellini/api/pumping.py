@@ -53,6 +53,8 @@ class Pump:
         """`size`: bytes; about so many may come, one message more at most. None: they do not matter. Raises Invalid."""
         if messages < 0 or (size or 0) < 0:
             raise Invalid(f"a credit is above zero, not {messages if messages < 0 else size}")
+        if not messages and not size:  # one of them alone is fine: a client may have enough of the other
+            raise Invalid("a credit of nothing lets nothing come: it is above zero in messages, or in bytes")
         if self.credit + messages > MAX_CREDIT:
             raise Invalid(f"credits end at {MAX_CREDIT} messages: {self.credit} are there, and {messages} came")
         if size is not None:

@@ -19,8 +19,9 @@ import msgspec
 
 from capellini.cli.completing import place_argument
 from capellini.cli.speaking import PATIENCE_S, delivery_json, errors_said, hint, probe, say_json, talks
-from capellini.client.aio import AsyncClient, AsyncMessage
+from capellini.client.aio import AsyncClient
 from capellini.client.consuming import Failed, StopConsuming
+from capellini.client.messages import AsyncMessage
 from capellini.model.errors import Stale
 from capellini.model.log import split_name
 from capellini.model.service import Problem

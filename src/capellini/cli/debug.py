@@ -118,7 +118,7 @@ def _extent_rows(found: Sequence[ExtentView]) -> tuple[list[str], list[list[obje
     """Columns that say nothing here are left out."""
     heads = ["extent", "state", "written by", "level", "messages", "bytes", "opened", "sealed"]
     rows: list[list[object]] = [
-        [each.extent, each.state, each.node, each.level, each.end, each.bytes, moment(each.opened_at),
+        [each.extent, each.state, each.node, each.level, _known(each.end), _known(each.bytes), moment(each.opened_at),
          moment(each.sealed_at)]
         for each in found
     ]  # fmt: skip
@@ -133,6 +133,10 @@ def _extent_rows(found: Sequence[ExtentView]) -> tuple[list[str], list[list[obje
             for row, value in zip(rows, values, strict=True):
                 row.append(value)
     return heads, rows
+
+
+def _known(value: int | None) -> object:
+    return "-" if value is None else value
 
 
 def _reader_row(reader: dict[str, Any]) -> tuple[object, ...]:

@@ -23,7 +23,7 @@ from capellini.client.counting import RelayedCounters
 from capellini.client.gets import Gets
 from capellini.client.groups import Groups, RelayedLog
 from capellini.client.lanes import CHUNKS, Acks, Kinds, Puts, Takes, checked, delay_ms, item_bytes
-from capellini.client.messages import Held, Origin, unpacker
+from capellini.client.messages import AsyncMessage, Held, Origin, unpacker
 from capellini.client.patient import PatientService
 from capellini.client.scheduling import RelayedTimed
 from capellini.model.clock import Chance, Clock, RealClock
@@ -54,23 +54,6 @@ H = TypeVar("H", bound=Held[Any])
 V = TypeVar("V")
 LIST_PAGE: Final = 1_000
 REDRIVE_PART: Final = 100  # letters moved by one request: each is several steps, and an answer must come in time
-
-
-class AsyncMessage(Held[T], array_like=True, gc=False, eq=False):
-    """A delivered message. Ack it when its work is done; else it is offered again when its visibility ends."""
-
-    async def ack(self) -> None:
-        """Done for good. Raises Stale if the delivery is no longer valid, Unknown if the answer was lost."""
-        await self._origin.client.ack(self._origin.queue, self)
-
-    async def nack(self, delay_s: float | None = None) -> None:
-        """Give it back, to be offered after `delay_s` (None: as the queue's options say)."""
-        await self._origin.client.nack(self._origin.queue, self, delay_s)
-
-    async def extend(self, visibility_s: float) -> float | None:
-        """Keep it hidden for so long from now on; until when."""
-        done: float | None = await self._origin.client.extend(self._origin.queue, self, visibility_s)
-        return done
 
 
 _unpack_async: Callable[[Origin], list[AsyncMessage[Any]]] = unpacker(AsyncMessage)

@@ -149,6 +149,40 @@ class Held(msgspec.Struct, Generic[T], array_like=True, gc=False, eq=False):
         return f"<message {self.id} of {self.queue!r}, {len(self.raw)} bytes, delivery {self.deliveries}>"
 
 
+class Message(Held[T], array_like=True, gc=False, eq=False):
+    """A delivered message. Ack it when its work is done; else it is offered again when its visibility ends."""
+
+    def ack(self) -> None:
+        """Done for good. Raises Stale if the delivery is no longer valid, Unknown if the answer was lost."""
+        self._origin.client.ack(self._origin.queue, self)
+
+    def nack(self, delay_s: float | None = None) -> None:
+        """Give it back, to be offered after `delay_s` (None: as the queue's options say)."""
+        self._origin.client.nack(self._origin.queue, self, delay_s)
+
+    def extend(self, visibility_s: float) -> float | None:
+        """Keep it hidden for so long from now on; until when."""
+        done: float | None = self._origin.client.extend(self._origin.queue, self, visibility_s)
+        return done
+
+
+class AsyncMessage(Held[T], array_like=True, gc=False, eq=False):
+    """A delivered message. Ack it when its work is done; else it is offered again when its visibility ends."""
+
+    async def ack(self) -> None:
+        """Done for good. Raises Stale if the delivery is no longer valid, Unknown if the answer was lost."""
+        await self._origin.client.ack(self._origin.queue, self)
+
+    async def nack(self, delay_s: float | None = None) -> None:
+        """Give it back, to be offered after `delay_s` (None: as the queue's options say)."""
+        await self._origin.client.nack(self._origin.queue, self, delay_s)
+
+    async def extend(self, visibility_s: float) -> float | None:
+        """Keep it hidden for so long from now on; until when."""
+        done: float | None = await self._origin.client.extend(self._origin.queue, self, visibility_s)
+        return done
+
+
 def unpacker(kind: type[H]) -> Callable[[Origin], list[H]]:
     """How to make the messages of a parcel, as objects of this class."""
     decode: Callable[[msgspec.Raw], list[H]] = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]

@@ -24,7 +24,7 @@ from capellini.client.aio import AsyncClient
 from capellini.client.consuming import POLL_S, Plan, steady
 from capellini.client.counting import WaitingCounters
 from capellini.client.groups import WaitingGroups
-from capellini.client.messages import Held, Origin, unpacker
+from capellini.client.messages import Message, Origin, unpacker
 from capellini.model.errors import Unavailable
 from capellini.model.log import DEFAULT_GROUP, group_name
 
@@ -34,23 +34,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
-
-
-class Message(Held[T], array_like=True, gc=False, eq=False):
-    """A delivered message. Ack it when its work is done; else it is offered again when its visibility ends."""
-
-    def ack(self) -> None:
-        """Done for good. Raises Stale if the delivery is no longer valid, Unknown if the answer was lost."""
-        self._origin.client.ack(self._origin.queue, self)
-
-    def nack(self, delay_s: float | None = None) -> None:
-        """Give it back, to be offered after `delay_s` (None: as the queue's options say)."""
-        self._origin.client.nack(self._origin.queue, self, delay_s)
-
-    def extend(self, visibility_s: float) -> float | None:
-        """Keep it hidden for so long from now on; until when."""
-        done: float | None = self._origin.client.extend(self._origin.queue, self, visibility_s)
-        return done
 
 
 _unpack: Callable[[Origin], list[Message[Any]]] = unpacker(Message)

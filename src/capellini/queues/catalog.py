@@ -6,7 +6,8 @@
                                            expires OVER_TTL_S after the generation was cleared
 
 A queue's row stays when it is deleted: the next creation is generation + 1, and so is each purge. What belongs to a
-queue carries its generation in its key, so that nothing of a deleted queue appears in its successor.
+queue carries its generation in its key, so that nothing of a deleted queue appears in its successor. Whoever reads
+all rows, as each node does every second, passes over deleted ones and decodes nothing of them.
 
 Ending a generation (delete, purge)
 
@@ -31,7 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -50,7 +51,7 @@ from capellini.model.options import (
 from capellini.model.service import QueueInfo
 from capellini.queues.lease import OVER_TTL_S
 from capellini.queues.trail import TOKEN, backoff_s, follow, new_name, settle_named, text_of
-from capellini.store.interface import Cas, Change, Key, Slice, Store, Value
+from capellini.store.interface import Cas, Change, Key, Page, Slice, Store, Value
 from capellini.store.local import Nearby
 from capellini.store.schema import LEFT, MONOTON, QUEUES
 
@@ -121,14 +122,21 @@ def row_of(name: str, values: Mapping[str, Value]) -> CatalogRow | None:
     return CatalogRow(name, values.get("state") == "live", generation, decoded, text_of(values, TOKEN))
 
 
+def live_rows(page: Page) -> Iterator[CatalogRow]:
+    """Of live queues, by name."""
+    for row in page.rows:
+        if row.values.get("state") == "live" and (decoded := row_of(str(row.key[0]), row.values)) is not None:
+            yield decoded
+
+
 def goes_on(record: QueueRecord) -> bool:
     """Is it a queue that each data centre works by itself while it is cut off?"""
     return isinstance(record.options, LogOptions) and record.options.mode == "ap"
 
 
 def chain_of(name: str, target: str, rows: Mapping[str, CatalogRow]) -> list[CatalogRow]:
-    """The rows that dead letters of `name` could pass through if `target` took them. Raises Conflict when that cannot
-    be."""
+    """The rows, of all that are live, that dead letters of `name` could pass through if `target` took them. Raises
+    Conflict when that cannot be."""
     chain: list[CatalogRow] = []
     at = target
     while at:
@@ -136,7 +144,7 @@ def chain_of(name: str, target: str, rows: Mapping[str, CatalogRow]) -> list[Cat
             way = " → ".join([name, *(row.name for row in chain), name])
             raise Conflict(f"dead letters of {name} would come back to it ({way}): name another queue")
         row = rows.get(at)
-        if row is None or not row.live:
+        if row is None:
             raise Conflict(f"dead_letters of {name} names {at}, which does not exist: create that queue first")
         chain.append(row)
         if len(chain) > MOST_CHAIN:
@@ -146,8 +154,8 @@ def chain_of(name: str, target: str, rows: Mapping[str, CatalogRow]) -> list[Cat
 
 
 def named_by(name: str, rows: Mapping[str, CatalogRow]) -> list[str]:
-    """Live queues whose dead letters go to `name`."""
-    return sorted(r.name for r in rows.values() if r.live and r.name != name and r.record.options.dead_letters == name)
+    """Those whose dead letters go to `name`."""
+    return sorted(r.name for r in rows.values() if r.name != name and r.record.options.dead_letters == name)
 
 
 class _Cached(msgspec.Struct, frozen=True):
@@ -189,14 +197,10 @@ class Catalog:
         start = max(prefix, after)
         while len(found) < limit:
             page = await self._store.read(Slice(QUEUES, REALM, start=(start,) if start else None, limit=PAGE))
-            for row in page.rows:
-                name = str(row.key[0])
-                if not name.startswith(prefix):
-                    return found
-                decoded = row_of(name, row.values)
-                if name > after and decoded is not None and decoded.live and len(found) < limit:
-                    found.append(decoded.record)
-            if not page.more:
+            for row in live_rows(page):
+                if row.name > after and row.name.startswith(prefix) and len(found) < limit:
+                    found.append(row.record)
+            if not page.more or not str(page.rows[-1].key[0]).startswith(prefix):
                 break
             start = str(page.rows[-1].key[0]) + "\0"  # the least name above
         return found
@@ -209,10 +213,7 @@ class Catalog:
         while True:
             page, sure = await self._nearby.read(Slice(QUEUES, REALM, after=after, limit=PAGE))
             all_sure = all_sure and sure
-            for row in page.rows:
-                decoded = row_of(str(row.key[0]), row.values)
-                if decoded is not None and decoded.live and decoded.record.kind == "log":
-                    found.append(decoded.record)
+            found += [row.record for row in live_rows(page) if row.record.kind == "log"]
             if not page.more:
                 return [record for record in found if all_sure or goes_on(record)], all_sure
             after = page.rows[-1].key
@@ -442,14 +443,12 @@ class Catalog:
         return _living(name, await self._row(name))
 
     async def _rows(self) -> dict[str, CatalogRow]:
+        """Of all live queues."""
         rows: dict[str, CatalogRow] = {}
         after: Key | None = None
         while True:
             page = await self._store.read(Slice(QUEUES, REALM, after=after, limit=PAGE))
-            for row in page.rows:
-                name = str(row.key[0])
-                if (decoded := row_of(name, row.values)) is not None:
-                    rows[name] = decoded
+            rows |= {row.name: row for row in live_rows(page)}
             if not page.more:
                 return rows
             after = page.rows[-1].key

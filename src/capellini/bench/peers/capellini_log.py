@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from capellini.bench.peers.capellini_node import VISIBILITY_S, Capellini, checked
 from capellini.bench.peers.peer import AsyncLane, Got
-from capellini.client.aio import AsyncClient, AsyncMessage
+from capellini.client.aio import AsyncClient
 from capellini.client.async_streams import AsyncConsumer, AsyncProducer
 from capellini.client.connecting import connect_async
+from capellini.client.messages import AsyncMessage
 
 GROUP: Final = "readers"  # unless told
 WAIT_S: Final = 0.2

@@ -20,7 +20,7 @@ from capellini.pipeline.source.reach import Reach, Record
 from capellini.pipeline.source.tasks import Made, batches_of, planned
 from capellini.queues.work import pointers, runs
 from capellini.queues.work.block import Block
-from capellini.queues.work.reading import block_in
+from capellini.queues.work.offering import block_in
 from capellini.store.interface import Key, Slice
 from capellini.store.schema import BUCKETS, MONOTON, POINTERS
 

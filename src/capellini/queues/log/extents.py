@@ -111,6 +111,7 @@ class Extents:
         self._number = 0
         self.plan: str | None = None  # what the manager wants, as it was read
         self.looked = False
+        self.seals = 0  # by this node
         self.on_change: list[Callable[[], None]] = []
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -257,6 +258,7 @@ class Extents:
         change = Change((before.name,), {TOKEN: before.token, "state": OPEN}, row_of(sealed))
         opened = await self._list(wanted, expect, (change,))
         if opened is not None:
+            self.seals += 1
             self._keep(sealed)
         return opened
 
@@ -306,6 +308,7 @@ class Extents:
             change = Change((extent.name,), {TOKEN: extent.token, "state": OPEN}, row_of(sealed))
             now = await self._change(extent, change, names_of(sealed.token)[0])
             if now is None:
+                self.seals += 1
                 self._keep(sealed)
                 return sealed
             if now.sealed:

@@ -3,6 +3,8 @@
 extents read here ──▶ their owners' desks: exact
 read elsewhere    ──▶ that node is asked for the same
 read by nobody    ──▶ what the store has: cursors and blocks; what was in flight is not known, so not exact
+
+How far an open extent is, its writer alone knows: if another node writes it, that node is asked, too.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from capellini.model import chunks
-from capellini.model.errors import Invalid, StoreError
+from capellini.model.errors import CapelliniError, Invalid, StoreError
 from capellini.model.log import ExtentView, GroupLag, GroupOptions
 from capellini.model.message import Peeked, page_full
 from capellini.queues.assignments import Owned
@@ -24,6 +26,7 @@ from capellini.queues.log.extents import Extent, Extents
 from capellini.queues.log.groups import Group, Groups, wants
 from capellini.queues.log.pages import Pages
 from capellini.queues.log.parcels import Cutter
+from capellini.queues.log.peers import Call
 from capellini.queues.log.place import LogPlace
 from capellini.queues.log.readers import Readers
 from capellini.queues.log.reading import Reading
@@ -33,7 +36,6 @@ PEEK_BYTES: Final = 1024 * 1024  # read at a time
 PEEK_AHEAD: Final = 10_000  # messages of one extent that a peek looks at: a group may want few of them
 
 NOBODY: Final = Group("", 0, 0, GroupOptions(), 0)  # a group that is none: it has finished nothing
-Call = Callable[[str, str, list[Any]], Awaitable[bytes]]  # node, operation, arguments
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
@@ -44,6 +46,15 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.extent}:{self.number}"
+
+
+class Written(msgspec.Struct, frozen=True, array_like=True):
+    """How far an extent is that is open at the node that says so."""
+
+    extent: str
+    end: int | None  # messages that are confirmed
+    bytes: int | None
+    says: str  # what else is to be said of it
 
 
 def place_of(id: str) -> Place:
@@ -134,6 +145,7 @@ class Looking:
         known = await self._extents.look()
         groups = await self._groups.all()
         views = {(view.extent, group.name): view for group in groups for view in (await self.views(group))[0]}
+        written = {one.extent: one for one in await self._written([one for one in known if not one.sealed])}
         found: list[ExtentView] = []
         for extent in known:
             owners = (await self._readers.rows.read(extent.name)).owners
@@ -141,11 +153,35 @@ class Looking:
             for group in groups:
                 owned = owners.get(group.reader)
                 readers[group.name] = _reader(extent, owned, views.get((extent.name, group.name)))
-            found.append(self._view(extent, readers, await replicas(extent.name)))
+            now = written.get(extent.name) or Written(extent.name, extent.end, extent.bytes, _unsaid(extent))
+            found.append(self._view(extent, now, readers, await replicas(extent.name)))
         return found
 
-    def _view(self, extent: Extent, readers: dict[str, dict[str, Any]], replicas: tuple[str, ...]) -> ExtentView:
-        writer = self._readers.writer(extent.name)
+    def written_here(self) -> list[Written]:
+        writers = [self._readers.writer(extent.name) for extent in self._extents.known()]
+        return [
+            Written(one.extent.name, one.confirmed, one.bytes, self.told(one.extent.name))
+            for one in writers
+            if one is not None
+        ]
+
+    async def _written(self, open_now: list[Extent]) -> list[Written]:
+        """As their writers say, if they do."""
+        found = self.written_here()
+        here = {one.extent for one in found}
+        for node in sorted({extent.node for extent in open_now if extent.name not in here} - {self._place.node}):
+            found += await self._written_at(node)
+        return found
+
+    async def _written_at(self, node: str) -> list[Written]:
+        try:
+            return msgspec.msgpack.decode(await self._call(node, "written", []), type=list[Written])
+        except CapelliniError:
+            return []  # that it does not say so is told instead
+
+    def _view(
+        self, extent: Extent, now: Written, readers: dict[str, dict[str, Any]], replicas: tuple[str, ...]
+    ) -> ExtentView:
         return ExtentView(
             queue=self._place.name,
             extent=extent.name,
@@ -157,10 +193,10 @@ class Looking:
             replicas=replicas,
             opened_at=extent.opened_ms / 1000,
             sealed_at=None if extent.sealed_ms is None else extent.sealed_ms / 1000,
-            end=extent.end if writer is None else writer.confirmed,
-            bytes=extent.bytes if writer is None else writer.bytes,
+            end=now.end,
+            bytes=now.bytes,
             readers=readers,
-            says="; ".join(filter(None, (_says(extent, self._place.options.level), self.told(extent.name)))),
+            says="; ".join(filter(None, (_says(extent, self._place.options.level), now.says))),
         )
 
     # Messages
@@ -257,6 +293,11 @@ def _reader(extent: Extent, owned: Owned | None, view: View | None) -> dict[str,
         "waiting": view.waiting,
         "finished": False,
     }
+
+
+def _unsaid(extent: Extent) -> str:
+    """Why it is not known how far an extent is."""
+    return "" if extent.sealed else f"node {extent.node} does not say how far it is: it is away, or just sealing it"
 
 
 def _says(extent: Extent, wanted: str) -> str:

@@ -7,12 +7,14 @@
         log.views    [group or nil]                                      Views of the owners there
         log.peek     [group, count]                                      messages (Peeked) of the extents read there
         log.load     []                                                  what the extents open there take (`Load`s)
+        log.written  []                                                  how far those are (`Written`)
 
 Whoever carries these between nodes need not look inside; operations that begin with "log." are for `LogKeeper.serve`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +23,7 @@ from capellini.model.errors import Invalid
 from capellini.queues.timed.peers import NoPeers, Peers
 
 PREFIX: Final = "log."
+Call = Callable[[str, str, list[Any]], Awaitable[bytes]]  # node, operation, arguments
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
@@ -38,4 +41,4 @@ def ask_of(payload: bytes) -> Ask:
         raise Invalid(f"this is no question of another node: {error}") from None
 
 
-__all__ = ["PREFIX", "Ask", "NoPeers", "Peers", "ask_of"]
+__all__ = ["PREFIX", "Ask", "Call", "NoPeers", "Peers", "ask_of"]

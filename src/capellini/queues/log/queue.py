@@ -10,8 +10,6 @@ owners of its extents, here or at other nodes; acks go to the owner that deliver
 from __future__ import annotations
 
 import asyncio
-import hmac
-import struct
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
@@ -20,24 +18,24 @@ import msgspec
 
 from capellini.model import chunks
 from capellini.model.dues import text_of
-from capellini.model.errors import CapelliniError, Conflict, Invalid, NotFound, StoreError, Unavailable
-from capellini.model.log import DEFAULT_GROUP, Appended, GroupInfo, LogParcel, Settle, Settled
+from capellini.model.errors import CapelliniError, Conflict, Invalid, StoreError, Unavailable
+from capellini.model.log import Appended, GroupInfo, LogParcel, Settle, Settled
 from capellini.model.message import Delivery, Entry, NewMessage, Peeked, message_bytes, whole_ms
 from capellini.model.service import Done, ExtendItem, NackItem, Problem, Put
-from capellini.model.streams import VERBS
 from capellini.queues.assignments import liking
 from capellini.queues.lease import Watcher
 from capellini.queues.log import receipts
 from capellini.queues.log.extents import Extents
-from capellini.queues.log.groups import Group, Groups, dead_letters_of, group_options, start_of, version_of, wants
+from capellini.queues.log.groups import Group, Groups, dead_letters_of, group_options, start_of, wants
 from capellini.queues.log.looking import Looking, Place, place_of
 from capellini.queues.log.owner import MakeQueue
-from capellini.queues.log.parcels import GROUP, code_of
+from capellini.queues.log.parcels import GROUP
 from capellini.queues.log.peers import PREFIX, Ask, Peers
 from capellini.queues.log.place import LogPlace
 from capellini.queues.log.placing import shown
 from capellini.queues.log.readers import Readers
 from capellini.queues.log.scaling import Scaling
+from capellini.queues.log.settling import FOREIGN, Settling
 from capellini.queues.log.turns import Turn
 from capellini.queues.log.writing import Writers
 from capellini.queues.timed.resting import rest
@@ -56,7 +54,6 @@ GET_BYTES: Final = 4 * 1024 * 1024  # of one get of single messages
 MOVE_TRIES: Final = 8  # each is lost only if its extent is dropped between a crash and the next attempt
 STALE: Final = Problem("stale", "the receipt is of an earlier delivery, or the message is gone")
 UNSAID: Final = 0  # the generation in a receipt that a client made of a parcel
-FOREIGN: Final = Settled([], Invalid.name, "this is no delivery of this queue, or it was altered")
 
 Current = Callable[[bool], Awaitable[None]]  # for puts? Raises when this generation must not be used (Gone, Paused)
 
@@ -88,6 +85,7 @@ class LogQueue:
         self._tasks: set[asyncio.Task[Any]] = set()
         writers.on_opened.append(lambda writer: writer.tail.on_confirmed.append(self.wake))
         self._looking: asyncio.Task[Any] | None = None
+        self._settling = Settling(place, extents, groups, readers, self._call)
         self.looking = Looking(place, extents, groups, readers, self._call)
         self.scaling = Scaling(place, extents, writers, watcher, self._call)
         self.looking.told = self.scaling.told
@@ -326,73 +324,7 @@ class LogQueue:
     async def settle(self, group: str, items: Sequence[Settle]) -> list[Settled]:
         """One answer per item: what of it was settled; the rest was stale."""
         await self._current(False)
-        results: list[Settled] = [Settled([])] * len(items)
-        proved = [self._proved(item) for item in items]
-        reader = await self._reader(group, [item for item, good in zip(items, proved, strict=True) if good])
-        owners: dict[str, list[int]] = {}
-        for index, item in enumerate(items):
-            if not proved[index]:
-                results[index] = FOREIGN
-            elif item.reader == reader:
-                owners.setdefault(item.extent, []).append(index)
-
-        async def one(extent: str, indexes: list[int]) -> None:
-            try:
-                answers = await self._settled(group, reader, extent, [items[index] for index in indexes])
-            except CapelliniError as error:
-                answers = [Settled([], error.name, error.says)] * len(indexes)
-            for index, answer in zip(indexes, answers, strict=True):
-                results[index] = answer
-
-        await asyncio.gather(*[one(extent, indexes) for extent, indexes in owners.items()])
-        return results
-
-    async def _reader(self, group: str, items: Sequence[Settle]) -> str:
-        """The group's as it is now: a delivery may be of a later version than this node has heard of."""
-        version = max([version_of(item.reader, group) for item in items], default=0)
-        try:
-            return (await self.groups.live(group, version)).reader
-        except NotFound:
-            if group != DEFAULT_GROUP:
-                raise
-            return ""  # it was never used: nothing is in its hands
-
-    def _proved(self, item: Settle) -> bool:
-        if item.verb not in VERBS or (item.value_ms is not None and item.value_ms < 0):
-            return False
-        of = (item.extent, item.reader, item.epoch, item.delivery, item.first, item.count)
-        try:
-            code = code_of(self.place.secret, *of)
-        except (struct.error, UnicodeEncodeError):
-            return False  # no delivery has such numbers, or such names
-        return hmac.compare_digest(code, item.code)
-
-    async def _settled(self, group: str, reader: str, extent: str, items: list[Settle]) -> list[Settled]:
-        owner = self.readers.owners.get((extent, reader))
-        if owner is not None and owner.acts():
-            return await owner.settle(items)
-        if (extent, reader) in self.readers.finished or await self._gone(extent):
-            return [Settled([])] * len(items)
-        node = self.readers.believed(extent, reader)
-        for again in (False, True):
-            if node and node != self.place.node:
-                try:
-                    data = await self._call(node, "settle", [group, items])
-                    return msgspec.msgpack.decode(data, type=list[Settled])
-                except Unavailable:
-                    self.place.guards["extent was not read there"] += 1
-                    if again:
-                        raise
-            if not again:
-                node = await self.readers.where(extent, reader)
-        raise Unavailable(f"nobody reads extent {extent} now: try again")
-
-    async def _gone(self, extent: str) -> bool:
-        """Surely: one that was opened elsewhere is not on a list that was read before; nor, for a while, on what this
-        home knows of the list of another."""
-        if self.extents.get(extent) is None:
-            await self.extents.look()
-        return self.extents.get(extent) is None and (len(self.place.homes) == 1 or self.extents.passed(extent))
+        return await self._settling.settle(group, items)
 
     # Single messages
 
@@ -464,11 +396,13 @@ class LogQueue:
             await self.ready()
             return await self.readers.take(await self.groups.used(group), count, most_bytes, visibility_ms)
         if operation == "settle":
-            return await self._settle_here(arguments[0], msgspec.convert(arguments[1], list[Settle]))
+            return await self._settling.settle_here(arguments[0], msgspec.convert(arguments[1], list[Settle]))
         if operation == "append":
             return await self.append(arguments[0], forwarded=True)
         if operation == "load":
             return self.scaling.loads()
+        if operation == "written":
+            return self.looking.written_here()
         if operation == "views":
             return await self.looking.views_here(await self.groups.live(arguments[0]))
         if operation == "peek":
@@ -476,13 +410,6 @@ class LogQueue:
             found = await self.groups.live(group)
             return await self.looking.peek_here(found, count, place_of(after) if after else None)
         raise Invalid(f"{operation!r} is no operation of log queues")
-
-    async def _settle_here(self, group: str, items: list[Settle]) -> list[Settled]:
-        reader = await self._reader(group, items)
-        owner = self.readers.owners.get((items[0].extent, reader)) if items else None
-        if owner is None or not owner.acts():
-            raise Unavailable("this node does not read that extent for that group now: try again")
-        return await owner.settle(items)
 
     # The end
 

@@ -23,8 +23,8 @@ as long as there may be more; else, as one that is to have none, it sends its pu
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -32,6 +32,7 @@ from capellini.model.errors import CapelliniError
 from capellini.queues.assignments import liking
 from capellini.queues.lease import Watcher
 from capellini.queues.log.extents import OPEN, Extents
+from capellini.queues.log.peers import Call
 from capellini.queues.log.place import LogPlace
 from capellini.queues.log.writing import Writers
 
@@ -43,8 +44,6 @@ CALM_S: Final = 60.0
 SCALE_S: Final = 5.0  # between two decisions: a few samples of each extent
 WEIGHT: Final = 0.3  # of the newest sample
 NOTHING: Final = 1e-4  # of a full extent: nobody puts
-
-Call = Callable[[str, str, list[Any]], Awaitable[bytes]]  # node, operation, arguments
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True):

@@ -80,7 +80,6 @@ class Writers:
         extents.on_change.append(self._count_bytes)
         self._plan: Mapping[str, int] = {}  # open extents that nodes should have, see `scaling`
         self._living: set[str] = set()
-        self.seals = 0
         self.on_opened: list[Callable[[Writer], None]] = []  # a reader may want its tail
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -263,7 +262,6 @@ class Writers:
             sealed = await self._extents.seal(extent, end, writer.bytes)
             if sealed.end != end:
                 return False
-        self.seals += 1
         self._ends.pop(extent.name, None)
         return True
 

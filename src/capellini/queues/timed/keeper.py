@@ -37,10 +37,11 @@ from capellini.queues.timed.holder import DROP_AHEAD_US, Holder
 from capellini.queues.timed.horizon import ENDING_EPOCH, ENDLESS, read_shard, write_horizon
 from capellini.queues.timed.peers import Payload, Peers
 from capellini.queues.timed.place import SNAPSHOT_BYTES, TimedPlace
-from capellini.queues.timed.queue import Owners, TimedQueue
+from capellini.queues.timed.queue import TimedQueue
 from capellini.queues.timed.records import partition_of
 from capellini.queues.timed.rows import list_parts
 from capellini.queues.timed.serving import Serving
+from capellini.queues.timed.taking import Holders, Owners
 from capellini.queues.trail import TOKEN, follow, new_name, settle_named
 from capellini.queues.work.letters import PutMoved
 from capellini.queues.work.place import Gone
@@ -124,8 +125,8 @@ class TimedKeeper:
             owners.nodes[shard] = owned.node
             return owned.node
 
-        serving = Serving(place, self._holders.setdefault(at, {}))
-        queue = TimedQueue(place, serving, owners, self._peers, current, register, look_again)
+        holders = Holders(Serving(place, self._holders.setdefault(at, {})), owners, self._peers)
+        queue = TimedQueue(place, holders, current, register, look_again)
         self._queues[at] = queue
         return queue
 

@@ -30,8 +30,8 @@ from capellini.queues.timed.positions import ms_of_ticks, parse_id, shard_in, ti
 from capellini.queues.timed.proofs import proof_of
 from capellini.queues.timed.putting import Putting, Register
 from capellini.queues.timed.rows import read_note, read_row
-from capellini.queues.timed.serving import Answer, Serving, refusal, write_halted
-from capellini.queues.timed.taking import FAR_MS, Got, Owners, Taking
+from capellini.queues.timed.serving import Answer, refusal, write_halted
+from capellini.queues.timed.taking import FAR_MS, Got, Holders, Taking
 from capellini.queues.work.getting import CURRENT, Getting
 from capellini.queues.work.letters import MOVED_TTL_S
 
@@ -48,21 +48,17 @@ class TimedQueue:
     def __init__(
         self,
         place: TimedPlace,
-        serving: Serving,
-        owners: Owners,
-        peers: Peers,
+        holders: Holders,
         current: CURRENT,
         register: Register,
         look_again: Callable[[int], Awaitable[str | None]],
     ) -> None:
         self.place = place
-        self.serving = serving
-        self._owners = owners
-        self._peers = peers
+        self.serving, self._owners, self._peers = holders.serving, holders.owners, holders.peers
         self._look_again = look_again  # who works this shard, as the store says now; None: it was never put into
         self.putting = Putting(place, self.wake, register)
         # the same waiting, sharing and giving back as for work queues: it asks for `claim` and `next_due_ms` only
-        self.taking = Taking(place, serving, owners, peers, self._release, self._spawn)
+        self.taking = Taking(place, holders, self._release, self._spawn)
         self.getting = Getting(cast(Any, place), cast(Any, self.taking), cast(Any, self._release), current)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._waking: dict[int, int] = {}
@@ -408,4 +404,4 @@ async def _gathered(work: list[Coroutine[Any, Any, None]]) -> None:
             raise result
 
 
-__all__ = ["NoPeers", "Owners", "Peers", "TimedQueue"]
+__all__ = ["NoPeers", "Peers", "TimedQueue"]

@@ -41,20 +41,26 @@ class Owners(msgspec.Struct):
     nodes: dict[int, str] = msgspec.field(default_factory=dict)  # by shard
 
 
+class Holders(msgspec.Struct, frozen=True):
+    """Who hands out the messages of a timed queue: this node, and others."""
+
+    serving: Serving  # the shards held here
+    owners: Owners
+    peers: Peers
+
+
 class Taking:
     """What `Getting` asks for a timed queue's messages. `release` gives messages back that nobody got."""
 
     def __init__(
         self,
         place: TimedPlace,
-        serving: Serving,
-        owners: Owners,
-        peers: Peers,
+        holders: Holders,
         release: Callable[[list[Got]], None],
         spawn: Callable[[Coroutine[Any, Any, Any]], None],
     ) -> None:
-        self._place, self._serving, self._owners, self._peers = place, serving, owners, peers
-        self._release, self._spawn = release, spawn
+        self._place, self._release, self._spawn = place, release, spawn
+        self._serving, self._owners, self._peers = holders.serving, holders.owners, holders.peers
         self._others_s = -1e9
         self._hanging: set[str] = set()  # nodes whose answer is late
         self._late: dict[str, tuple[int, Got]] = {}  # by receipt: with the visibility that was asked for, in ms

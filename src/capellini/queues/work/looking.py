@@ -21,9 +21,9 @@ from capellini.queues.work.block import Block
 from capellini.queues.work.bucket import NEVER_MS, OFFERED, standing
 from capellini.queues.work.keyed import ALL_GENERATIONS, named_in
 from capellini.queues.work.letters import Origin, move_key, origin_of
+from capellini.queues.work.offering import block_in
 from capellini.queues.work.place import Place, marker_in
 from capellini.queues.work.pointers import DROPPED, NAMES, Pointers
-from capellini.queues.work.reading import block_in
 from capellini.queues.work.runs import FINISHED, HIDDEN, TIMED, UNTAKEN, VOID, WAITING, Run, Runs, decode, pieces
 from capellini.queues.work.runs import NAMES as STATE_NAMES
 from capellini.store.interface import Slice

@@ -7,7 +7,7 @@ A claim visits buckets one after another until it has what it wants:
     2. the bucket this node has been reading
     3. the first that may hold fresh messages; when other nodes crowd there, one of the next that nobody has listed
 
-A visit: look what is written (on the shelf, else in the store) ──▶ list the bucket, if this is the first claim in it
+A visit: look what is written (`offering`) ──▶ list the bucket, if this is the first claim in it
 ──▶ claim in one compare-and-set ──▶ tell the list how the bucket stands now.
 """
 
@@ -20,36 +20,27 @@ import msgspec
 
 from capellini.model.errors import StoreError
 from capellini.queues.work import pointers as pointing
-from capellini.queues.work.block import Block, decode
+from capellini.queues.work.block import Block
 from capellini.queues.work.bucket import (
     NEVER_MS,
     Claimed,
     Offer,
     claim,
-    fresh,
-    ready_again,
     standing,
     stuck_moves,
 )
+from capellini.queues.work.offering import GAP_MS, LOOK_S, Offering
 from capellini.queues.work.place import Dropped, Gone, Place
 from capellini.queues.work.pointers import DONE, ENDED, GAPS, OPEN, OVER, Pointers
-from capellini.queues.work.runs import Run, Runs
-from capellini.store.interface import Row, Slice
-from capellini.store.schema import BUCKETS
+from capellini.queues.work.runs import Runs
 
 REFRESH_S: Final = 0.3  # how old this node's picture of the list may be
-LOOK_S: Final = 0.04  # between two looks into the store for what other nodes have put
-LOOKS_KEPT: Final = 4_096  # remembered times of looks; forgotten together, which costs a look each
-GAP_MS: Final = 500  # between two looks at a bucket with gaps
 CROWDED_S: Final = 5.0  # how long a refused claim counts as a crowd
 AWAY_S: Final = 1.0  # how long a node keeps away from a bucket where it was refused
 CLAIM_BYTES: Final = 16 * 1024 * 1024  # what one claim hands out at most, but for a message that is larger by itself
 LINGER_S: Final = 0.2  # how long a claim goes on visiting once it has something
 AHEAD: Final = 48  # buckets among which a crowd spreads
 MAX_VISITS: Final = 24  # per claim: bounds how long one claim takes
-READ_ROWS: Final = 8  # blocks in the first page of a look; doubled from page to page
-READ_ROWS_MOST: Final = 128
-READ_BYTES: Final = 1024 * 1024
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -79,11 +70,10 @@ class Reading:
     ) -> None:
         self._place = place
         self._carry_away, self._later = bury, later
+        self._offering = Offering(place)
         self._mine: int | None = None
         self._away: dict[int, float] = {}
         self._crowded_until_s = 0.0
-        self._looked_s: dict[tuple[int, int], float] = {}
-        self._bytes_left = 0  # of the claim under way
         self._exhausted: set[int] = set()  # nothing fresh is left in them
         self._next_read_s = -1e9
 
@@ -96,8 +86,8 @@ class Reading:
         visited: set[int] = set()
         left = wanted
         began_s = place.clock.elapsed_s()
-        self._bytes_left = CLAIM_BYTES
-        while left > 0 and len(visited) < MAX_VISITS and self._bytes_left > 0:
+        self._offering.bytes_left = CLAIM_BYTES
+        while left > 0 and len(visited) < MAX_VISITS and self._offering.bytes_left > 0:
             if taken and place.clock.elapsed_s() - began_s > LINGER_S:
                 break  # somebody waits for what was taken, and its time runs
             bucket = self._choose(pointers, visited)
@@ -182,7 +172,7 @@ class Reading:
         retries, began_s = cell.retries, place.clock.elapsed_s()
         place.promising.discard(bucket)  # first: what is written while it is looked at calls for another visit
         try:
-            offers = await self._offers(bucket, wanted)
+            offers = await self._offering.offers(bucket, wanted)
             claimed, asked_s = Claimed(()), place.clock.elapsed_s()
             if offers:
                 claimed = await self._claimed(bucket, offers, wanted, visibility_ms)
@@ -260,7 +250,7 @@ class Reading:
         for run in claimed.taken:
             id, end = base + run.start, base + run.end
             while id < end:
-                block = place.shelf.holding(id) or await self._fetch(id)
+                block = await self._offering.block_of(id)
                 if block is None:  # its bucket went with its generation, after the claim
                     place.guards["state without a message"] += 1
                     break
@@ -360,154 +350,10 @@ class Reading:
             place.known_next = max(place.known_next, next.id)
         return place.known_next >= (bucket + 1) * place.size
 
-    # Looking
-
-    async def _offers(self, bucket: int, wanted: int) -> list[Offer]:
-        """What is known to be written and may be had, up to `wanted`; looks into the store where the shelf does not
-        tell."""
-        place = self._place
-        cell = place.cell(bucket)
-        base = bucket * place.size
-        if cell.seen is None:  # what is learned here tells where to look, which may be further on
-            await self._look(bucket, base, (bucket + 1) * place.size, wanted)
-        runs = cell.seen if cell.seen is not None else await cell.read()  # forgotten while it was looked at
-        offers: list[Offer] = []
-        for run in ready_again(runs, place.now_ms()):
-            if self._bytes_left <= 0:
-                break
-            await self._offer_run(base, run, wanted - self._ready(offers), offers)
-        for low, high in fresh(runs, place.size):
-            await self._offer_fresh(bucket, base + low, base + high, wanted, offers)
-            if self._ready(offers) >= wanted or self._bytes_left <= 0:
-                break
-        return offers
-
-    async def _offer_run(self, base: int, run: Run, wanted: int, offers: list[Offer]) -> None:
-        id, end = base + run.start, base + min(run.end, run.start + max(wanted, 0))
-        while id < end:
-            block = self._place.shelf.holding(id) or await self._fetch(id)
-            if block is None:
-                self._place.guards["state without a message"] += 1
-                return
-            upto = min(end, block.end)
-            offers.append(Offer(id - base, upto - base, 0, self._expires(block)))
-            self._bytes_left -= block.bytes_of(upto - id)
-            if self._bytes_left <= 0:
-                return
-            id = upto
-
-    async def _offer_fresh(self, bucket: int, id: int, end: int, wanted: int, offers: list[Offer]) -> None:
-        place = self._place
-        base = bucket * place.size
-        while id < end and self._ready(offers) < wanted and self._bytes_left > 0:
-            block = place.shelf.holding(id)
-            after = place.shelf.after(id)
-            hole = None if after is None and end % place.size == 0 else id  # something above it is known
-            if block is None and (place.shelf.has_more(id) or self._may_look(bucket, offers, hole)):
-                await self._look(bucket, id, end if after is None else min(end, after), wanted)
-                block = place.shelf.holding(id)
-                if block is None and not place.shelf.ends_at(id):
-                    block = await self._fetch(id)
-            if block is None:
-                after = place.shelf.after(id)
-                if after is None or after >= end:
-                    return
-                id = after
-                continue
-            upto = min(end, block.end)
-            self._bytes_left -= block.bytes_of(upto - id)
-            dues = block.dues_ms()
-            if dues is None:
-                offers.append(Offer(id - base, upto - base, 0, self._expires(block)))
-            else:
-                expires = self._expires(block)
-                skew = place.max_skew_ms
-                for at in range(id, upto):
-                    due = dues[at - block.first]
-                    offers.append(Offer(at - base, at - base + 1, due + skew if due else 0, expires))
-            id = upto
-
-    def _may_look(self, bucket: int, offers: list[Offer], hole: int | None) -> bool:
-        """Is it time to ask the store what others have put? A hole below what is known is asked about less often, and
-        each apart: one that stays must not take the turn of what lies above. Where something to give is here, what
-        others have put can wait a while, but not for ever: something may come due at every claim; and where it is
-        known to be missing it is looked for, since this visit puts off the next one."""
-        now_s = self._place.clock.elapsed_s()
-        key = (bucket, -1 if hole is None else hole)
-        every_s = LOOK_S if hole is None and not offers else GAP_MS / 1000
-        if len(self._looked_s) > LOOKS_KEPT:
-            self._looked_s.clear()
-        waits = bool(offers) and not pointing.has_gaps(self._place.pointers.seen, bucket)
-        if now_s - self._looked_s.setdefault(key, now_s if waits else -1e9) < every_s:
-            return False
-        self._looked_s[key] = now_s
-        return True
-
-    def _ready(self, offers: list[Offer]) -> int:
-        """How many of them can be had now."""
-        now_ms = self._place.now_ms()
-        return sum([offer.end - offer.start for offer in offers if offer.due_ms <= now_ms])
-
-    def _expires(self, block: Block) -> int:
-        ttl_s = self._place.options.ttl_s
-        return block.put_at_ms + int(ttl_s * 1000) if ttl_s else NEVER_MS
-
-    async def _look(self, bucket: int, id: int, end: int, wanted: int) -> None:
-        """Read blocks that begin between `id` and `end` to the shelf, and the bucket's state with them."""
-        place = self._place
-        cell = place.cell(bucket)
-        rows, found, size = READ_ROWS, 0, 0
-        after: int | None = None
-        while True:
-            mark, sent_at_s = cell.mark, place.clock.elapsed_s()
-            page = await place.store.read(
-                Slice(
-                    BUCKETS,
-                    (*place.partition, bucket),
-                    start=(id,) if after is None else None,
-                    after=None if after is None else (after,),
-                    end=(end,),
-                    limit=rows,
-                )
-            )
-            cell.learn(page.static, mark, sent_at_s)
-            for row in page.rows:
-                block = block_in(row)
-                place.shelf.add(block)
-                found += block.count
-                size += len(block.entries)
-            if not page.more:
-                place.shelf.unread.pop(bucket, None)
-                return
-            after = block_in(page.rows[-1]).first
-            place.shelf.unread[bucket] = after + 1
-            if found >= wanted or size >= READ_BYTES:
-                return
-            rows = min(READ_ROWS_MOST, rows * 2)
-
-    async def _fetch(self, id: int) -> Block | None:
-        """The block that holds this id, from the store."""
-        place = self._place
-        page = await place.store.read(
-            Slice(BUCKETS, (*place.partition, id // place.size), end=(id + 1,), limit=1, reverse=True)
-        )
-        for row in page.rows:
-            block = block_in(row)
-            if block.first <= id < block.end:
-                place.shelf.add(block)
-                return block
-        return None
+    # Blocks
 
     async def block_of(self, id: int) -> Block | None:
-        return self._place.shelf.holding(id) or await self._fetch(id)
-
-
-def block_in(row: Row) -> Block:
-    """The block of a row; without entries when they were not read."""
-    first, count, value = row.key[0], row.values["count"], row.values.get("block")
-    assert isinstance(first, int)
-    assert isinstance(count, int)
-    return decode(first, count, value) if isinstance(value, bytes) else Block(first, count, 0, 0, b"")
+        return await self._offering.block_of(id)
 
 
 def _same(pointers: Pointers) -> tuple[Pointers, Pointers]:

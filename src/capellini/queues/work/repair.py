@@ -20,9 +20,10 @@ from capellini.queues.trail import TOKEN, follow, new_name, settle_named, text_o
 from capellini.queues.work import pointers as pointing
 from capellini.queues.work.block import Block
 from capellini.queues.work.bucket import standing, voided
+from capellini.queues.work.offering import block_in
 from capellini.queues.work.place import MARKER_TTL_S, Dropped, Place, marker_out
 from capellini.queues.work.pointers import DONE, DROPPED, GAPS, Pointers
-from capellini.queues.work.reading import Reading, block_in
+from capellini.queues.work.reading import Reading
 from capellini.queues.work.runs import FRESH, VOID, Runs, pieces
 from capellini.store.interface import Cas, Change, Slice
 from capellini.store.schema import BUCKETS, POINTERS

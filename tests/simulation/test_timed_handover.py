@@ -1,0 +1,170 @@
+"""Timed queues: what a holder leaves to the next one, told by hand in a simulated world."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from tests.simulation.timed_stage import Stage, told
+
+from capellini.model.errors import Unavailable
+from capellini.model.message import Entry
+from capellini.model.service import Done, NackItem
+from capellini.queues.timed import committing
+from capellini.queues.timed.horizon import read_shard
+from capellini.queues.timed.positions import parse_id
+from capellini.queues.timed.rows import partition_of
+from capellini.store.interface import Slice
+from capellini.store.schema import TIMED_RECORDS, TIMED_ROWS
+
+
+def test_an_ack_that_was_confirmed_outlives_its_holder() -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+        for body in (b"one", b"two"):
+            await stage.put(first, body)
+        deliveries = [*await stage.get(first)]
+        while len(deliveries) < 2:
+            deliveries += await stage.get(first)
+        assert await stage.do(first, first.broker.ack("q", [deliveries[0].receipt])) == [Done()]
+        stage.nodes.crash(cast(Any, first))
+        second = await stage.held()
+        (again,) = await stage.get(second)
+        assert again.id == deliveries[1].id
+        assert await stage.get(second) == []
+
+    told(story, nodes=2)
+
+
+def test_the_delay_of_a_nack_outlives_its_holder() -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+        await stage.put(first)
+        (delivery,) = await stage.get(first)
+        nacked_s = stage.world.loop.time()
+        (done,) = await stage.do(first, first.broker.nack("q", [NackItem(delivery.receipt, 25.0)]))
+        assert isinstance(done, Done)
+        stage.nodes.crash(cast(Any, first))
+        second = await stage.held()
+        (again,) = await stage.get(second, 40.0)
+        assert again.deliveries == 2 and stage.world.loop.time() >= nacked_s + 25.0
+
+    told(story, nodes=2)
+
+
+def test_a_dead_letter_on_its_way_is_carried_on_by_the_next_holder() -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+        hangs = asyncio.Event()
+
+        async def never(target: str, key: str, entry: Entry) -> None:
+            hangs.set()
+            await asyncio.sleep(1_000.0)
+
+        first.keeper._put_moved = never
+        await stage.put(first)
+        (delivery,) = await stage.get(first)
+        await stage.do(first, first.broker.nack("q", [NackItem(delivery.receipt, 0.0)]))
+        await stage.until(hangs.is_set)
+        stage.nodes.crash(cast(Any, first))
+        second = await stage.held()
+        await stage.until(lambda: stage.guard("dead letter moved") == 1)
+        assert stage.guard("move resumed") == 1
+        (letter,) = await stage.get(second, 10.0, "dead")
+        assert letter.body == b"m"
+        assert await stage.get(second) == []
+
+    told(story, nodes=2, dead_letters="dead", delivery_limit=1)
+
+
+def test_a_burial_that_its_holder_could_not_write_down_is_left_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+
+        async def away(*args: Any) -> None:
+            raise Unavailable("the store is away")
+
+        await stage.put(first)
+        (delivery,) = await stage.get(first)
+        with monkeypatch.context() as patch:
+            patch.setattr(committing, "write_record", away)
+            await stage.do(first, first.broker.nack("q", [NackItem(delivery.receipt, 0.0)]))
+            await asyncio.sleep(6.0)
+            first.keeper.emergency_stop("told to")
+            await stage.until(lambda: stage.guard("background work failed") == 1)
+        await stage.held()
+        (again,) = await stage.get(stage.living[0], 10.0)
+        assert again.id == delivery.id
+
+    told(story, dead_letters="dead", delivery_limit=1)
+
+
+def test_a_row_that_is_gone_does_not_stop_the_next_holder() -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+        first.keeper.snapshot_bytes = 1
+        queue = await stage.queue(first)
+        queue.place.snapshot_bytes = 1
+        id = await stage.put(first)
+        (delivery,) = await stage.get(first)
+        await stage.put(first, b"other")
+        (other,) = await stage.get(first)
+        await stage.do(first, first.broker.ack("q", [other.receipt]))  # and a snapshot, in which the first is open
+        await asyncio.sleep(1.0)
+        store = first.client.store
+        await stage.do(first, store.drop(TIMED_ROWS, partition_of(queue.place, parse_id(id))))
+        stage.nodes.crash(cast(Any, first))
+        second = await stage.held()
+        assert stage.guard("unfinished row is gone") >= 1
+        await stage.put(second, b"next")
+        assert [one.body for one in await stage.get(second)] == [b"next"]
+        assert delivery.id == id
+
+    told(story, nodes=2, granularity="day")
+
+
+def test_a_part_that_an_earlier_holder_finished_is_dropped_by_the_next() -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+        queue = await stage.queue(first)
+        queue.place.snapshot_bytes = 1
+        id = await stage.put(first)
+        (delivery,) = await stage.get(first)
+        assert await stage.do(first, queue.ack([delivery.receipt])) == [Done()]
+        await asyncio.sleep(1.0)
+        stage.nodes.crash(cast(Any, first))
+        second = await stage.held()
+        await asyncio.sleep(150.0)
+        page = await stage.do(
+            second, second.client.store.read(Slice(TIMED_ROWS, partition_of(queue.place, parse_id(id))))
+        )
+        assert page.rows == []
+
+    told(story, nodes=2, granularity="minute")
+
+
+def test_the_records_of_an_earlier_holder_are_dropped_by_the_next() -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+        queue = await stage.queue(first)
+        await stage.put(first)
+        (delivery,) = await stage.get(first)
+        assert await stage.do(first, queue.ack([delivery.receipt])) == [Done()]
+        stage.nodes.crash(cast(Any, first))
+        second = await stage.held()
+        await asyncio.sleep(1.0)
+        kept = []
+        for row in await stage.do(second, read_shard(queue.place, 0, 10)):
+            of = (*queue.place.partition, 0, row.epoch, row.run)
+            kept.append(len((await stage.do(second, second.client.store.read(Slice(TIMED_RECORDS, of)))).rows))
+        assert len(kept) == 2 and kept[0] and not kept[1]  # the latest first
+
+    told(story, nodes=2)
+
+
+STORIES = {
+    "dead_letter_not_marked_as_moving": test_a_dead_letter_on_its_way_is_carried_on_by_the_next_holder,
+    "delay_of_a_nack_not_durable": test_the_delay_of_a_nack_outlives_its_holder,
+    "parts_of_earlier_holders_not_dropped": test_a_part_that_an_earlier_holder_finished_is_dropped_by_the_next,
+}
