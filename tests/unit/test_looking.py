@@ -213,6 +213,20 @@ async def test_chosen_letters_go_back_and_the_others_stay(node: Node) -> None:
         await node.service.redrive("jobs", ids=["first"])
 
 
+async def test_letters_of_other_queues_are_not_touched_when_some_go_back(node: Node) -> None:
+    service = node.service
+    await service.create("last")
+    await letters(node, "jobs", [b"a", b"b"])
+    await letters(node, "others", [b"c", b"d"])
+    await service.change("letters", {"delivery_limit": 1, "dead_letters": "last"})
+    assert await service.redrive("jobs", 1) == 1
+    assert await service.redrive("jobs") == 1
+    assert await service.redrive("jobs") == 0
+    assert [(each.body, each.deliveries) for each in await service.dead("others")] == [(b"c", 0), (b"d", 0)]
+    assert await service.peek("last") == []
+    assert await service.redrive("others") == 2
+
+
 def test_neighbours_in_a_bucket_are_carried_together() -> None:
     assert stretches([3, 1, 2, 9, 10, 11, 25], 10) == [(1, 3), (9, 1), (10, 2), (25, 1)]
     assert stretches([], 10) == []

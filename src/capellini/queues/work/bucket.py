@@ -129,11 +129,6 @@ def voided(runs: Runs, start: int, end: int) -> tuple[Runs, list[Run]]:
 ON_THE_WAY: Final = (MOVING, RETURNING)
 
 
-def returning(runs: Runs, proof: Proof, at_ms: int) -> tuple[Runs, list[Run]]:
-    """Held dead letters begin their way back."""
-    return _of(runs, proof, Run(0, 0, RETURNING, proof.version, at_ms))
-
-
 def summoned(runs: Runs, start: int, end: int, now_ms: int, at_ms: int) -> tuple[Runs, list[Run]]:
     """Dead letters that nobody holds begin their way back, without having been taken."""
     return changed(
