@@ -227,6 +227,26 @@ async def test_letters_of_other_queues_are_not_touched_when_some_go_back(node: N
     assert await service.redrive("others") == 2
 
 
+async def test_what_lies_behind_many_that_nobody_can_have_is_found_by_one_get(node: Node) -> None:
+    """More buckets than one claim visits."""
+    service = node.service
+    await service.create("jobs", options={"bucket_size": 10})
+    await service.put("jobs", [NewMessage(b"later", delay_s=3600.0)] * 500)
+    await service.put("jobs", [NewMessage(b"now")])
+    assert [each.body for each in await service.get("jobs")] == [b"now"]
+
+
+async def test_buckets_that_only_wait_to_be_dropped_are_not_counted_as_ready(node: Node) -> None:
+    service = node.service
+    await service.create("jobs", options={"bucket_size": 10})
+    await service.put("jobs", [NewMessage(b"x")] * 1_000)
+    while found := await service.get("jobs", 200):
+        await service.ack("jobs", [each.receipt for each in found])
+    await service.put("jobs", [NewMessage(b"y")] * 3)
+    counted = await service.statistics("jobs")
+    assert (counted.ready, "ready" in counted.exact) == (3, True)
+
+
 def test_neighbours_in_a_bucket_are_carried_together() -> None:
     assert stretches([3, 1, 2, 9, 10, 11, 25], 10) == [(1, 3), (9, 1), (10, 2), (25, 1)]
     assert stretches([], 10) == []

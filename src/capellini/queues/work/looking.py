@@ -22,7 +22,7 @@ from capellini.queues.work.bucket import NEVER_MS, OFFERED, standing
 from capellini.queues.work.keyed import ALL_GENERATIONS, named_in
 from capellini.queues.work.letters import Origin, move_key, origin_of
 from capellini.queues.work.place import Place, marker_in
-from capellini.queues.work.pointers import DROPPED, NAMES, Pointers
+from capellini.queues.work.pointers import DONE, DROPPED, NAMES, Pointers
 from capellini.queues.work.reading import block_in
 from capellini.queues.work.runs import FINISHED, HIDDEN, TIMED, UNTAKEN, VOID, WAITING, Run, Runs, decode, pieces
 from capellini.queues.work.runs import NAMES as STATE_NAMES
@@ -95,7 +95,9 @@ class Looking:
 
     async def count(self) -> Counted:
         place = self._place
-        _, next, buckets = await self.unfinished()
+        pointers, next, all_buckets = await self.unfinished()
+        done = {bucket for bucket, entry in pointers.listed.items() if entry.kind == DONE}
+        buckets = [bucket for bucket in all_buckets if bucket not in done]  # those only wait to be dropped
         now_ms = place.now_ms()
         total: Counter[str] = Counter()
         oldest: int | None = None
