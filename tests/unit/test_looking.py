@@ -247,6 +247,26 @@ async def test_buckets_that_only_wait_to_be_dropped_are_not_counted_as_ready(nod
     assert (counted.ready, "ready" in counted.exact) == (3, True)
 
 
+async def test_delayed_messages_are_counted_with_few_reads(node: Node) -> None:
+    service, reads = node.service, 0
+    await service.create("jobs")
+    for number in range(120):
+        await service.put("jobs", [NewMessage(b"later", delay_s=0.0 if number % 10 == 9 else 3600.0)])
+
+    async def counted() -> tuple[int, int]:
+        nonlocal reads
+        before = node.store.counts.reads
+        found = await service.statistics("jobs")
+        reads = node.store.counts.reads - before
+        return found.ready, found.delayed
+
+    assert await counted() == (12, 108)
+    assert reads < 60
+    assert len(await service.get("jobs", 100)) == 12
+    assert await counted() == (0, 108)  # the state of their bucket tells when they are due
+    assert reads < 30
+
+
 def test_neighbours_in_a_bucket_are_carried_together() -> None:
     assert stretches([3, 1, 2, 9, 10, 11, 25], 10) == [(1, 3), (9, 1), (10, 2), (25, 1)]
     assert stretches([], 10) == []

@@ -14,6 +14,7 @@ A visit: look what is written (on the shelf, else in the store) ──▶ list t
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -417,9 +418,11 @@ class Reading:
             else:
                 expires = self._expires(block)
                 skew = place.max_skew_ms
-                for at in range(id, upto):
-                    due = dues[at - block.first]
-                    offers.append(Offer(at - base, at - base + 1, due + skew if due else 0, expires))
+                at = id - base
+                for due, same in groupby(dues[id - block.first : upto - block.first]):
+                    end_at = at + len(list(same))
+                    offers.append(Offer(at, end_at, due + skew if due else 0, expires))
+                    at = end_at
             id = upto
 
     def _may_look(self, bucket: int, offers: list[Offer], hole: int | None) -> bool:
