@@ -118,6 +118,13 @@ def test_a_command_that_fails_gives_its_message_back(node_address: str, queue: s
     assert said(node_address, "consume", queue, "--exec", command, "--idle", "3") == "handled 1\n"
 
 
+def test_an_empty_command_acks_nothing(node_address: str, queue: str) -> None:
+    said(node_address, "queue", "create", queue)
+    said(node_address, "put", queue, "precious")
+    assert "--exec is empty" in refused(node_address, "consume", queue, "--exec", " ", "--count", "1")
+    assert said(node_address, "get", queue) == "precious\n"
+
+
 def test_consume_finishes_its_command_when_interrupted(node_address: str, queue: str, tmp_path: Path) -> None:
     said(node_address, "queue", "create", queue)
     said(node_address, "put", queue, "x")

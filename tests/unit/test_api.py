@@ -64,8 +64,16 @@ async def test_a_bare_body_is_one_message(place: Place) -> None:
         1.5,
         "k",
     )
-    headers |= {"Capellini_Delay_S": "-1"}
-    assert (await place.ask("POST", "/v1/queues/q/messages", b"x", **headers)).status == 400
+    assert (await place.ask("POST", "/v1/queues/q/messages", b"x", **headers, Capellini_Delay_S="-1")).status == 400
+
+
+async def test_a_bare_body_with_a_header_that_nobody_knows_is_refused(place: Place) -> None:
+    """A delay that is spelled wrong is not left out silently."""
+    headers = {"Content_Type": "application/octet-stream", "Capellini_Producer": "me"}
+    put = await place.ask("POST", "/v1/queues/q/messages", b"x", **headers, Capellini_Delay="60")
+    assert (put.status, "capellini-delay is not a header" in put.json["says"]) == (400, True)
+    assert not place.service.held["q"].ready
+    assert (await place.ask("POST", "/v1/queues/q/messages", b"x", **headers)).status == 200
 
 
 async def test_a_bare_body_that_is_too_large_for_the_queue_is_an_error_of_the_call(place: Place) -> None:

@@ -204,6 +204,60 @@ async def test_chosen_letters_go_back_and_the_others_stay(node: Node) -> None:
         await node.service.redrive("jobs", ids=["first"])
 
 
+async def test_letters_of_other_queues_are_not_touched_when_some_go_back(node: Node) -> None:
+    service = node.service
+    await service.create("last")
+    await letters(node, "jobs", [b"a", b"b"])
+    await letters(node, "others", [b"c", b"d"])
+    await service.change("letters", {"delivery_limit": 1, "dead_letters": "last"})
+    assert await service.redrive("jobs", 1) == 1
+    assert await service.redrive("jobs") == 1
+    assert await service.redrive("jobs") == 0
+    assert [(each.body, each.deliveries) for each in await service.dead("others")] == [(b"c", 0), (b"d", 0)]
+    assert await service.peek("last") == []
+    assert await service.redrive("others") == 2
+
+
+async def test_what_lies_behind_many_that_nobody_can_have_is_found_by_one_get(node: Node) -> None:
+    """More buckets than one claim visits."""
+    service = node.service
+    await service.create("jobs", options={"bucket_size": 10})
+    await service.put("jobs", [NewMessage(b"later", delay_s=3600.0)] * 500)
+    await service.put("jobs", [NewMessage(b"now")])
+    assert [each.body for each in await service.get("jobs")] == [b"now"]
+
+
+async def test_buckets_that_only_wait_to_be_dropped_are_not_counted_as_ready(node: Node) -> None:
+    service = node.service
+    await service.create("jobs", options={"bucket_size": 10})
+    await service.put("jobs", [NewMessage(b"x")] * 1_000)
+    while found := await service.get("jobs", 200):
+        await service.ack("jobs", [each.receipt for each in found])
+    await service.put("jobs", [NewMessage(b"y")] * 3)
+    counted = await service.statistics("jobs")
+    assert (counted.ready, "ready" in counted.exact) == (3, True)
+
+
+async def test_delayed_messages_are_counted_with_few_reads(node: Node) -> None:
+    service, reads = node.service, 0
+    await service.create("jobs")
+    for number in range(120):
+        await service.put("jobs", [NewMessage(b"later", delay_s=0.0 if number % 10 == 9 else 3600.0)])
+
+    async def counted() -> tuple[int, int]:
+        nonlocal reads
+        before = node.store.counts.reads
+        found = await service.statistics("jobs")
+        reads = node.store.counts.reads - before
+        return found.ready, found.delayed
+
+    assert await counted() == (12, 108)
+    assert reads < 60
+    assert len(await service.get("jobs", 100)) == 12
+    assert await counted() == (0, 108)  # the state of their bucket tells when they are due
+    assert reads < 30
+
+
 def test_neighbours_in_a_bucket_are_carried_together() -> None:
     assert stretches([3, 1, 2, 9, 10, 11, 25], 10) == [(1, 3), (9, 1), (10, 2), (25, 1)]
     assert stretches([], 10) == []

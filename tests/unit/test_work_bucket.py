@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from capellini.queues.work import bucket
 from capellini.queues.work.bucket import NEVER_MS, Offer, Proof
-from capellini.queues.work.runs import FINISHED, FRESH, HIDDEN, MOVING, RETURNING, VOID, WAITING, Runs, pieces
+from capellini.queues.work.runs import FINISHED, FRESH, HIDDEN, MOVING, RETURNING, UNTAKEN, VOID, WAITING, Runs, pieces
 
 SIZE = 8
 LIMIT = 3
@@ -95,7 +95,7 @@ class Buckets(RuleBasedStateMachine):
         start=slots,
         length=st.integers(1, 3),
         version=st.integers(1, 3),
-        how=st.sampled_from(("ack", "nack", "extend", "return")),
+        how=st.sampled_from(("ack", "nack", "extend")),
         later=st.integers(0, 20),
     )
     def use_a_receipt(self, start: int, length: int, version: int, how: str, later: int) -> None:
@@ -109,12 +109,9 @@ class Buckets(RuleBasedStateMachine):
             case "nack":
                 self.runs, pieces_held = bucket.nacked(self.runs, proof, at_ms)
                 new = (WAITING, at_ms)
-            case "extend":
+            case _:
                 self.runs, pieces_held = bucket.extended(self.runs, proof, at_ms)
                 new = (HIDDEN, at_ms)
-            case _:
-                self.runs, pieces_held = bucket.returning(self.runs, proof, at_ms)
-                new = (RETURNING, at_ms)
         for at in held:
             self.model.slots[at].kind, self.model.slots[at].at_ms = new
         assert [at for run in pieces_held for at in range(run.start, run.end)] == held
@@ -128,6 +125,19 @@ class Buckets(RuleBasedStateMachine):
         for at in fresh:
             self.model.slots[at].kind = VOID
         assert [at for run in voided for at in range(run.start, run.end)] == fresh
+
+    @rule(start=slots, length=st.integers(1, SIZE), later=st.integers(0, 20))
+    def send_back(self, start: int, length: int, later: int) -> None:
+        end = min(SIZE, start + length)
+        free = [
+            at
+            for at, slot in enumerate(self.model.slots[start:end], start)
+            if slot.kind in UNTAKEN or (slot.kind in (HIDDEN, WAITING) and slot.at_ms <= self.now_ms)
+        ]
+        self.runs, got = bucket.summoned(self.runs, start, end, self.now_ms, self.now_ms + later)
+        for at in free:
+            self.model.slots[at].kind, self.model.slots[at].at_ms = RETURNING, self.now_ms + later
+        assert [at for run in got for at in range(run.start, run.end)] == free
 
     @rule(start=slots, length=st.integers(1, SIZE), how=st.sampled_from(("up", "done", "back")))
     def go_on_with_moves(self, start: int, length: int, how: str) -> None:

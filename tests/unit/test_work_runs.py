@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capellini.queues.work.runs import FRESH, TIMED, Run, Runs, changed, decode, encode, pieces
+from capellini.queues.work.runs import FRESH, TIMED, Run, Runs, changed, decode, encode, overlaid, pieces
 
 SIZE = 24
 Slot = tuple[int, int, int]  # kind, version, at_ms
@@ -88,3 +88,16 @@ def test_a_change_replaces_what_it_decides_on_and_nothing_else(
     assert touched == [at for at in range(start, end) if slots[at][0] in kinds]
     if not replaced:
         assert after is runs
+
+
+@given(slots_of_a_bucket, st.lists(stretch, max_size=6), states())
+def test_what_is_laid_over_replaces_its_slots_and_nothing_else(
+    slots: list[Slot], stretches: list[tuple[int, int]], new: Slot
+) -> None:
+    expected, laid, taken = list(slots), [], set[int]()
+    for start, end in stretches:
+        if start < end and taken.isdisjoint(range(start, end)):
+            taken.update(range(start, end))
+            laid.append(Run(start, end, *new))
+            expected[start:end] = [new] * (end - start)
+    assert overlaid(runs_of(slots), laid) == runs_of(expected)

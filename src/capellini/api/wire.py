@@ -32,6 +32,7 @@ from capellini.model.message import (
     NewMessage,
     Peeked,
 )
+from capellini.model.producers import HEADER
 from capellini.model.service import ExtendItem, NackItem, Problem
 from capellini.model.timed import MAX_DUE_S
 
@@ -296,20 +297,25 @@ def query_of(request: Request, type: type[T]) -> T:
         raise Invalid(f"the query of the address is not as it should be: {error}") from None
 
 
+_ATTRIBUTE: Final = b"capellini-attribute-"
+_RAW_HEADERS: Final = {b"capellini-delay-s": "delay_s", b"capellini-key": "key", b"capellini-due": "due"}
+_PRODUCER: Final = HEADER.encode()
+
+
 def raw_message(request: Request) -> NewMessage:
     """One message from a bare body: attributes, delay and key are headers (or query parameters)."""
     query = query_of(request, RawPut)
     headers = request.headers
     attributes: dict[str, str] = {}
+    extra: dict[str, str] = {}
     for name, value in headers.items():
-        if name.startswith(b"capellini-attribute-"):
-            attributes[_header_text(name[len(b"capellini-attribute-") :])] = _header_text(value)
-    extra = {}
-    if b"capellini-delay-s" in headers:
-        extra["delay_s"] = _header_text(headers[b"capellini-delay-s"])
-    for field in ("key", "due"):
-        if (told := headers.get(b"capellini-" + field.encode())) is not None:
-            extra[field] = _header_text(told)
+        if name.startswith(_ATTRIBUTE):
+            attributes[_header_text(name[len(_ATTRIBUTE) :])] = _header_text(value)
+        elif name in _RAW_HEADERS:
+            extra[_RAW_HEADERS[name]] = _header_text(value)
+        elif name.startswith(b"capellini-") and name != _PRODUCER:  # not dropped: the message would be another one
+            known = ", ".join([*(each.decode() for each in _RAW_HEADERS), "capellini-attribute-NAME"])
+            raise Invalid(f"{_header_text(name)} is not a header of a message: there are {known}")
     if extra:
         try:
             query = msgspec.convert({**msgspec.structs.asdict(query), **extra}, RawPut, strict=False)

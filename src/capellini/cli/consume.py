@@ -55,6 +55,8 @@ def consume(
     Without --exec, bodies are printed and acked. With --count or --idle, the exit code is 1 if a message was left that
     its command failed on.
     """
+    if command is not None and not command.strip():
+        raise click.UsageError("--exec is empty: a shell takes that for done, and every message would be acked")
     failed: set[str] = set()  # ids of messages whose last try failed
     unwritable: OSError | None = None
 

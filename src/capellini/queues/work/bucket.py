@@ -27,6 +27,7 @@ from capellini.queues.work.runs import (
     Run,
     Runs,
     changed,
+    overlaid,
     pieces,
 )
 
@@ -61,6 +62,7 @@ def claim(
     taken: list[Run] = []
     dead: list[Run] = []
     expired: list[Run] = []
+    waiting: list[Run] = []
     left = wanted
     for offer in offers:
         for piece in pieces(runs, offer.start, offer.end):
@@ -72,20 +74,15 @@ def claim(
                 expired.append(piece._replace(kind=FINISHED, at_ms=0))
             elif not ready:
                 if untaken:  # a delay that no state knew of yet: from now on its bucket tells
-                    runs = _set(runs, piece._replace(kind=WAITING, at_ms=offer.due_ms))
+                    waiting.append(piece._replace(kind=WAITING, at_ms=offer.due_ms))
             elif delivery_limit and piece.version >= delivery_limit:
                 dead.append(piece._replace(kind=MOVING, at_ms=now_ms + MOVE_AGAIN_MS))
             elif left > 0:
                 end = min(piece.end, piece.start + left)
                 left -= end - piece.start
                 taken.append(Run(piece.start, end, HIDDEN, piece.version + 1, until_ms))
-    for run in (*taken, *dead, *expired):
-        runs = _set(runs, run)
+    runs = overlaid(runs, (*taken, *dead, *expired, *waiting))
     return runs, Claimed(tuple(taken), tuple(dead), tuple(expired))
-
-
-def _set(runs: Runs, run: Run) -> Runs:
-    return changed(runs, run.start, run.end, lambda _: run)[0]
 
 
 class Proof(NamedTuple):
@@ -127,11 +124,6 @@ def voided(runs: Runs, start: int, end: int) -> tuple[Runs, list[Run]]:
 
 
 ON_THE_WAY: Final = (MOVING, RETURNING)
-
-
-def returning(runs: Runs, proof: Proof, at_ms: int) -> tuple[Runs, list[Run]]:
-    """Held dead letters begin their way back."""
-    return _of(runs, proof, Run(0, 0, RETURNING, proof.version, at_ms))
 
 
 def summoned(runs: Runs, start: int, end: int, now_ms: int, at_ms: int) -> tuple[Runs, list[Run]]:

@@ -5,7 +5,8 @@
     get(1) ─┘   (same visibility)             └─▶ 1      what is left over (its waiter went away) is released
 
 A wait ends at once when this node puts something or gives something back; what other nodes put is found by looking
-every `POLL_S`; what is hidden is found by its time.
+every `POLL_S`; what is hidden is found by its time. What lies behind very many messages that nobody can have (they
+expired, or wait for their time) is found by claim after claim, without a rest: each goes on where the last one ended.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from capellini.queues.work.reading import Reading, Taken
 POLL_S: Final = 0.2  # between looks for what other nodes have put
 POLL_MOST_S: Final = 0.5  # when nothing came for long
 CLAIM_MOST: Final = 4_000  # messages in one claim
+GO_ON_S: Final = 1.0  # a get that does not wait is looked for so long, while there is more to look through
 TROUBLE_S: Final = 0.3  # pause after the store did not answer
 CURRENT = Callable[[], Awaitable[None]]
 
@@ -101,8 +103,9 @@ class Getting:
                     self._quiet = 0
                     self._hand_out(group, taken)
                     continue
-                self._end_waits(group, error)
-                if self._waiters:
+                more = error is None and self._reading.more
+                self._end_waits(group, error, GO_ON_S if more else 0.0)
+                if self._waiters and not more:
                     await self._rest(error)
         finally:
             self._task = None
@@ -162,11 +165,11 @@ class Getting:
             self._place.guards["claim without a waiter released"] += 1
             self._release(list(rest))
 
-    def _end_waits(self, group: list[_Waiter], error: CapelliniError | None) -> None:
+    def _end_waits(self, group: list[_Waiter], error: CapelliniError | None, beyond_s: float) -> None:
         now_s = self._place.clock.elapsed_s()
         for waiter in group:
             waiter.tried = True
-            if waiter.deadline_s <= now_s and not waiter.answer.done():
+            if waiter.deadline_s + beyond_s <= now_s and not waiter.answer.done():
                 if error is not None:
                     waiter.answer.set_exception(error)
                 else:

@@ -7,6 +7,7 @@ its time to live has passed as well.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -23,7 +24,7 @@ from capellini.queues.work.keyed import ALL_GENERATIONS, named_in
 from capellini.queues.work.letters import Origin, move_key, origin_of
 from capellini.queues.work.offering import block_in
 from capellini.queues.work.place import Place, marker_in
-from capellini.queues.work.pointers import DROPPED, NAMES, Pointers
+from capellini.queues.work.pointers import DONE, DROPPED, NAMES, Pointers
 from capellini.queues.work.runs import FINISHED, HIDDEN, TIMED, UNTAKEN, VOID, WAITING, Run, Runs, decode, pieces
 from capellini.queues.work.runs import NAMES as STATE_NAMES
 from capellini.store.interface import Slice
@@ -95,7 +96,9 @@ class Looking:
 
     async def count(self) -> Counted:
         place = self._place
-        _, next, buckets = await self.unfinished()
+        pointers, next, all_buckets = await self.unfinished()
+        done = {bucket for bucket, entry in pointers.listed.items() if entry.kind == DONE}
+        buckets = [bucket for bucket in all_buckets if bucket not in done]  # those only wait to be dropped
         now_ms = place.now_ms()
         total: Counter[str] = Counter()
         oldest: int | None = None
@@ -110,26 +113,43 @@ class Looking:
         return Counted(total["ready"], total["in_flight"], total["delayed"], oldest, not rest)
 
     async def _states(self, bucket: int) -> tuple[Runs, list[tuple[int, int]], dict[int, int]]:
-        """The states of a bucket's messages, the stretches of slots that are written, and when those that were put with
-        a delay are due, by slot."""
+        """The states of a bucket's messages, the stretches of slots that are written, and when those are due whose
+        delay the states do not tell yet, by slot."""
         place = self._place
         columns = ("count", "delayed", "state")
         page = await place.store.read(Slice(BUCKETS, (*place.partition, bucket), limit=place.size, columns=columns))
         state = page.static.get("state")
+        runs = decode(state) if isinstance(state, bytes) else ()
         base = bucket * place.size
         blocks = [block_in(row) for row in page.rows]
+        written = [(block.first - base, block.end - base) for block in blocks]
+        unknown = [
+            bool(row.values.get("delayed")) and any(piece.kind in UNTAKEN for piece in pieces(runs, *stretch))
+            for row, stretch in zip(page.rows, written, strict=True)
+        ]
+        return runs, written, await self._dues(bucket, [block.first for block in blocks], unknown)
+
+    async def _dues(self, bucket: int, firsts: Sequence[int], unknown: Sequence[bool]) -> dict[int, int]:
+        """When messages are due whose delay no state tells yet, by slot: those of blocks that are marked `unknown`.
+        Neighbours are read together, a few at first: their bodies come with them."""
+        place = self._place
+        base = bucket * place.size
         dues: dict[int, int] = {}
-        for row in page.rows:
-            if row.values.get("delayed"):
-                whole = await place.store.read(Slice(BUCKETS, (*place.partition, bucket), start=row.key, limit=1))
-                for block in map(block_in, whole.rows):  # none, if the bucket was dropped meanwhile
-                    for slot, due_ms in enumerate(block.dues_ms() or (), block.first - base):
-                        dues[slot] = due_ms
-        return (
-            decode(state) if isinstance(state, bytes) else (),
-            [(block.first - base, block.end - base) for block in blocks],
-            dues,
-        )
+        at, rows = 0, 1
+        while at < len(firsts):
+            near = next((n for n, is_wanted in enumerate(unknown[at : at + rows]) if not is_wanted), rows)
+            if not near:
+                at += 1
+                continue
+            blocks, _ = await self._blocks(bucket, firsts[at] - 1, near)
+            if not blocks:
+                break  # the bucket was dropped meanwhile
+            for block in blocks:
+                dues.update(enumerate(block.dues_ms() or (), block.first - base))
+            at = bisect_right(firsts, blocks[-1].first)
+            large = sum(len(block.entries) for block in blocks) > READ_BYTES
+            rows = max(1, rows // 2) if large else min(PAGE_ROWS, rows * 4)
+        return dues
 
     async def _oldest(self, bucket: int, runs: Runs, assigned: int) -> int | None:
         base = bucket * self._place.size

@@ -9,6 +9,7 @@ What is offered is only what may be had: who claims decides by the bucket's stat
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Final
 
 from capellini.queues.work import pointers as pointing
@@ -97,9 +98,11 @@ class Offering:
             else:
                 expires = self._expires(block)
                 skew = place.max_skew_ms
-                for at in range(id, upto):
-                    due = dues[at - block.first]
-                    offers.append(Offer(at - base, at - base + 1, due + skew if due else 0, expires))
+                at = id - base
+                for due, same in groupby(dues[id - block.first : upto - block.first]):
+                    end_at = at + len(list(same))
+                    offers.append(Offer(at, end_at, due + skew if due else 0, expires))
+                    at = end_at
             id = upto
 
     def _may_look(self, bucket: int, offers: list[Offer], hole: int | None) -> bool:

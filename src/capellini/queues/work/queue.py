@@ -15,18 +15,18 @@ import msgspec
 from capellini.model.errors import CapelliniError, StoreError, Unknown
 from capellini.model.message import Entry, whole_ms
 from capellini.queues.work.block import Packed
-from capellini.queues.work.bucket import MOVE_AGAIN_MS, Proof, acked, extended, nacked, returning, summoned
+from capellini.queues.work.bucket import MOVE_AGAIN_MS, Proof, acked, extended, nacked, summoned
 from capellini.queues.work.getting import CURRENT, Getting
 from capellini.queues.work.keyed import put_keyed
 from capellini.queues.work.letters import MOVED_TTL_S, PutMoved, carry, origin_of
+from capellini.queues.work.looking import Looking
 from capellini.queues.work.place import Dropped, Place
 from capellini.queues.work.putting import Ids, Putting
 from capellini.queues.work.reading import Buried, Reading, Taken
 from capellini.queues.work.repair import Repair
 from capellini.queues.work.runs import Run, Runs
 
-REDRIVE_BATCH: Final = 100
-REDRIVE_VISIBILITY_MS: Final = 30_000
+REDRIVE_BATCH: Final = 1_000  # letters looked for at a time
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -222,23 +222,17 @@ class WorkQueue:
 
     async def redrive(self, origin: str, count: int | None) -> int:
         """Move what came from `origin` back to it; how many arrived. This queue is the one that holds the dead
-        letters."""
-        total = 0
-        skipped: list[Held] = []
+        letters. They are looked for and not taken: a get would count as a delivery of other queues' letters, too, and
+        bury them where this queue has a limit of its own."""
+        looking = Looking(self.place)
+        total, after = 0, -1
         while count is None or total < count:
             wanted = REDRIVE_BATCH if count is None else min(REDRIVE_BATCH, count - total)
-            taken = await self.reading.claim(wanted, REDRIVE_VISIBILITY_MS)
-            if not taken:
+            letters = await looking.peek(wanted, after, origin)
+            if not letters:
                 break
-            letters: list[Held] = []
-            for one in taken:
-                entries = one.block.read()
-                for id in range(one.first, one.first + one.count):
-                    mine = _from(entries[id - one.block.first], origin)
-                    (letters if mine else skipped).append(Held(id, 1, one.version))
-            total += await self._return(letters)
-        if skipped:
-            await self.nack(skipped, [0.0] * len(skipped))
+            after = int(letters[-1].id)
+            total += await self._summon([int(letter.id) for letter in letters])
         self.place.woken()
         return total
 
@@ -249,24 +243,21 @@ class WorkQueue:
             block = await self.reading.block_of(id)
             if block is not None and _from(block.read()[id - block.first], origin):
                 mine.append(id)
+        total = await self._summon(mine)
+        self.place.woken()
+        return total
+
+    async def _summon(self, ids: Sequence[int]) -> int:
+        """Those of these letters that nobody holds begin their way back, and are carried; how many arrived."""
         now_ms = self.place.now_ms()
         at_ms = now_ms + MOVE_AGAIN_MS
-        held = [Held(first, count, 0) for first, count in stretches(mine, self.place.size)]
+        held = [Held(first, count, 0) for first, count in stretches(ids, self.place.size)]
         marked = await self._decided(
             held, lambda index: lambda runs, proof: summoned(runs, proof.start, proof.end, now_ms, at_ms)
         )
         for bucket in {first // self.place.size for runs in marked for first, _ in runs}:
             await self.reading.lower(bucket, at_ms)  # nobody may have been there before: a crash must not strand them
-        total = await self._back(marked)
-        self.place.woken()
-        return total
-
-    async def _return(self, letters: Sequence[Held]) -> int:
-        """Held dead letters begin their way back, and are carried; how many arrived."""
-        at_ms = self.place.now_ms() + MOVE_AGAIN_MS
-        return await self._back(
-            await self._decided(letters, lambda index: lambda runs, proof: returning(runs, proof, at_ms))
-        )
+        return await self._back(marked)
 
     async def _back(self, marked: Sequence[Sequence[tuple[int, int]]]) -> int:
         ids = [id for runs in marked for first, count in runs for id in range(first, first + count)]

@@ -76,6 +76,8 @@ class Reading:
         self._crowded_until_s = 0.0
         self._exhausted: set[int] = set()  # nothing fresh is left in them
         self._next_read_s = -1e9
+        self._used_up = 0  # buckets in which the claim under way found the last fresh message
+        self.more = False  # the last claim took nothing and got on: it has not been everywhere yet
 
     async def claim(self, wanted: int, visibility_ms: int) -> list[Taken]:
         """Up to `wanted` messages that can be had now; to be handed out once the store has synced. Raises Gone when
@@ -87,6 +89,7 @@ class Reading:
         left = wanted
         began_s = place.clock.elapsed_s()
         self._offering.bytes_left = CLAIM_BYTES
+        self._used_up, self.more = 0, False
         while left > 0 and len(visited) < MAX_VISITS and self._offering.bytes_left > 0:
             if taken and place.clock.elapsed_s() - began_s > LINGER_S:
                 break  # somebody waits for what was taken, and its time runs
@@ -100,6 +103,7 @@ class Reading:
             taken += got
             left -= sum([one.count for one in got])
             pointers = place.pointers.seen or pointers
+        self.more = not taken and self._used_up > 0 and len(visited) >= MAX_VISITS
         return taken
 
     def next_due_ms(self) -> int:
@@ -268,6 +272,7 @@ class Reading:
         pointers = place.pointers.seen or await place.pointers.read()
         entry = pointers.listed.get(bucket)
         if stands.fresh == 0:
+            self._used_up += bucket not in self._exhausted
             self._exhausted.add(bucket)
             kind, at_ms = (DONE, 0) if stands.finished else (OVER, stands.next_ms)
             if kind == OVER and entry is not None and entry.kind == OPEN and place.now_ms() < entry.at_ms <= at_ms:

@@ -18,7 +18,7 @@ A slot's life:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -116,6 +116,22 @@ def changed(runs: Runs, start: int, end: int, decide: Decide) -> tuple[Runs, lis
         _add(out, rest[0])
         out.extend(rest[1:])
     return tuple(out), replaced
+
+
+def overlaid(runs: Runs, new: Sequence[Run]) -> Runs:
+    """The runs with these laid over them, of which no two share a slot. One pass, however many they are."""
+    if not new:
+        return runs
+    out: list[Run] = []
+    at = 0
+    for run in sorted(new):
+        for piece in pieces(runs, at, run.start):
+            _add(out, piece)
+        _add(out, run)
+        at = run.end
+    for piece in pieces(runs, at, max(at, runs[-1].end if runs else 0)):
+        _add(out, piece)
+    return tuple(out)
 
 
 def _add(out: list[Run], run: Run) -> None:
