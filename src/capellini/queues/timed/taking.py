@@ -52,6 +52,8 @@ class Holders(msgspec.Struct, frozen=True):
 class Taking:
     """What `Getting` asks for a timed queue's messages. `release` gives messages back that nobody got."""
 
+    more: Final = False  # each claim has looked at all that is due
+
     def __init__(
         self,
         place: TimedPlace,
