@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.unit.compaction_child import BATCHES, DAYS, FILES, add, files_of, make, merge, rows_of
 
@@ -59,6 +61,24 @@ def test_large_files_are_left_as_they_are(tmp_path: Path, monkeypatch: pytest.Mo
     assert {file: file.stat().st_ino for file in files_of(tmp_path)} == files
 
 
+def test_a_folder_that_keeps_its_name_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who has seen the names of folders, and looks into them after the exchange, would have fewer rows."""
+    make(tmp_path)
+    large = [file for file in files_of(tmp_path) if file.name == "part-1.parquet"]
+    for file in large:
+        pq.write_table(pa.table({"number": range(1_000), "body": [b"one"] * 1_000}), file)
+    monkeypatch.setattr(compacting, "SMALL_BYTES", large[0].stat().st_size)
+    rows, inodes = rows_of(tmp_path), {file.stat().st_ino for file in large}
+    before = {file.parent: sorted(file.parent.iterdir()) for file in files_of(tmp_path)}
+    assert compact_days(tmp_path, merge) == len(DAYS) * 3
+    after = {file.parent: sorted(file.parent.iterdir()) for file in files_of(tmp_path)}
+    kept = {folder: files for folder, files in before.items() if folder in after}
+    assert {folder.name for folder in kept} == LAST
+    assert {folder: after[folder] for folder in kept} == kept
+    assert rows_of(tmp_path) == rows
+    assert inodes <= {file.stat().st_ino for file in files_of(tmp_path)}, "large files are not written again"
+
+
 def test_what_is_archived_while_files_are_made_is_kept_and_nobody_writes_during_the_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +115,7 @@ def test_a_day_whose_rows_would_not_all_be_there_is_left_as_it_was(tmp_path: Pat
     with pytest.raises(Unavailable, match=r"16 rows of .* became 14: it was left as it was"):
         compact_days(tmp_path, lambda files, into, count: merge(files[1:], into, count))
     assert (rows_of(tmp_path), files_of(tmp_path)) == (rows, files)
+    assert not (tmp_path / "_compacting").exists()
 
 
 def test_a_replay_has_what_was_there_when_it_began_whatever_is_compacted_and_dropped_with_its_day(

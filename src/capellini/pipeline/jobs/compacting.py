@@ -5,8 +5,9 @@
     PATH/queue=…/day=…             ◀─▶ _compacting/NAME                         both change places in one step
     _compacting/NAME               ──▶ gone
 
-Who reads the day sees the folder from before or the one from after. Killed before the step, nothing has happened; after
-it, all has; what lies about is removed by the next one.
+Who reads the day sees the folder from before or the one from after. Who looked through half of it at that moment
+misses a folder that was to be looked into, and says so: none keeps its name with fewer files. Killed before the step,
+nothing has happened; after it, all has; what lies about is removed by the next one.
 
 An archive that is written meanwhile: its micro-batches wait for the links and the step, not for the making of files. A
 batch that may come again is replaced as a folder by its name, so it is left as it is (`settled`).
@@ -73,8 +74,9 @@ def _compact(place: Path, day: Path, files: Sequence[Path], count: int, merge: M
     for file in large:
         _sync(file)
     replaced = {*files, *(file.with_name(f".{file.name}.crc") for file in files)}
+    renamed = {folder: f"batch={COMPACTED}-{uuid.uuid4().hex}" for folder in {file.parent.name for file in files}}
     with alone(place):
-        link(day, fresh, replaced)
+        link(day, fresh, replaced, renamed)
         for folder in (fresh, *(each for each in fresh.rglob("*") if each.is_dir())):
             _sync(folder)
         exchange(day, fresh)

@@ -5,9 +5,9 @@
     PATH/_replays/NAME/queue=…                 what a replay puts, by links, until it is done
     PATH/_compacting/                          what a compaction makes, and what it has replaced
 
-    lock       shared by                                          taken alone by
-    _writing   a micro-batch on its way in, a replay that links   a day that is exchanged, days that are dropped
-    _keeping                                                      compaction and retention, one at a time
+    lock       shared by                      taken alone by
+    _writing   micro-batches on their way in  a day that is exchanged, days that are dropped, a replay that links
+    _keeping                                  compaction and retention, one at a time
 
 Folders have no transactions, and every tool that reads Parquet reads them as they are. So whatever is replaced is
 replaced by one step of the file system. Spark and others pass over names that begin with _. A lock ends with the
@@ -20,15 +20,17 @@ import datetime
 import fcntl
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 COMPACTED: Final = "compacted"
 COMPACTING: Final = "_compacting"
 REPLAYS: Final = "_replays"
 WRITING, KEEPING = "_writing", "_keeping"
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def is_here(path: str) -> bool:
@@ -51,8 +53,10 @@ def keeping(place: Path) -> Iterator[None]:
     """For compaction and retention: what a killed compaction left is gone, and no other is at work."""
     with _locked(place / KEEPING, fcntl.LOCK_EX):
         remove(place / COMPACTING)
-        yield
-        remove(place / COMPACTING)
+        try:
+            yield
+        finally:
+            remove(place / COMPACTING)
 
 
 @contextmanager
@@ -85,11 +89,13 @@ def settled(place: Path) -> set[str]:
     return done | {name for name in names if name.startswith(f"batch={COMPACTED}-")}
 
 
-def link(source: Path, target: Path, but: Collection[Path] = ()) -> None:
-    """All files below the one folder in the other as well: the same files, with two names."""
+def link(source: Path, target: Path, but: Collection[Path] = (), renamed: Mapping[str, str] = NOTHING) -> None:
+    """All files below the one folder in the other as well: the same files, with two names. `renamed`: folders that are
+    called otherwise there."""
     for file in source.rglob("*"):
         if file.is_file() and file not in but:
-            name = target / file.relative_to(source)
+            top, *rest = file.relative_to(source).parts
+            name = target.joinpath(renamed.get(top, top), *rest)
             name.parent.mkdir(parents=True, exist_ok=True)
             os.link(file, name)
 
@@ -118,7 +124,7 @@ def begun(path: str, name: str) -> Path:
         fresh = place.with_name(f".{name}")
         remove(fresh)
         fresh.mkdir(parents=True)
-        with writing(path):
+        with alone(Path(path)):
             for folder in Path(path).iterdir():
                 if folder.is_dir() and not folder.name.startswith(("_", ".")):
                     link(folder, fresh / folder.name)

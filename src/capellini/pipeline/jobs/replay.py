@@ -11,7 +11,7 @@ recognised by the queue. `counted` tells beforehand what would be put.
     from a queue     likewise
 
 Into a timed queue messages of a timed queue keep their due: the column `due_at` of snapshots; else the time of the id,
-which is the due, or a later one that was past long since. A due that is past is due at once.
+which is the due, or the time of the put where that was later. A due that is past is due at once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from capellini.queues.timed.positions import TICKS_PER_MS, UNIX_TICKS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-TIME_UUID: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-"  # ids of timed queues; those of work queues are numbers
-TICKS: Final = "conv(concat(substr(id, 16, 3), substr(id, 10, 4), substr(id, 1, 8)), 16, 10)"
+TIMED_ID: Final = "^[0-9a-f]{12}1[0-9a-f]{3}[89ab][0-9a-f]{15}$"  # those of work queues are short numbers
+TICKS: Final = "conv(concat(substr(id, 14, 3), substr(id, 9, 4), substr(id, 1, 8)), 16, 10)"
 DUE: Final = f"timestamp_millis((cast({TICKS} AS bigint) - {UNIX_TICKS}) div {TICKS_PER_MS})"
 
 
@@ -107,7 +107,7 @@ def _due(columns: Sequence[str]) -> list[Column]:
 
     told = ["due_at"] if "due_at" in columns else []
     if "id" in columns:
-        told.append(f"CASE WHEN id RLIKE '{TIME_UUID}' THEN {DUE} END")
+        told.append(f"CASE WHEN id RLIKE '{TIMED_ID}' THEN {DUE} END")
     return [f.expr(f"coalesce({', '.join(told)})").alias("due_at")] if told else []
 
 
