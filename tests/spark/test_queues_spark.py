@@ -266,6 +266,7 @@ def test_an_archive_in_parquet_is_compacted_and_its_stream_a_replay_and_retentio
     path = tmp_path / "archive"
     wanted = Archive(at, "in-parquet", str(path), str(tmp_path / "archiving"), max_rows=50)
     assert archive(spark_here, wanted).batches == 4
+    assert (path / "_writing").exists(), "who writes takes the lock"
     replayed = Replay(at, "from-parquet", str(tmp_path / "replaying"), str(path))
     with pytest.raises(InterruptedError):
         replay(spark_here, replayed, ended)
