@@ -1,4 +1,4 @@
-"""A process that archives a queue and replays the archive, to be killed at any moment.
+"""A process that archives a queue, compacts the archive and replays it, to be killed at any moment.
 
     python -m tests.spark.kill_child AT FOLDER MAX_ROWS FORM
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.spark.nodes import SMALL
 
-from capellini.pipeline.jobs.archive import Archive, archive
+from capellini.pipeline.jobs.archive import Archive, archive, compact
 from capellini.pipeline.jobs.replay import Replay, replay
 from capellini.pipeline.session import Plan, session
 
@@ -31,6 +31,9 @@ def go_on(spark: SparkSession, at: str, folder: Path, max_rows: int, form: str) 
     path, states = str(folder / form), (str(folder / f"{part}-{form}") for part in ("archiving", "replaying"))
     print(f"archiving {form}", flush=True)
     archive(spark, Archive(at, "kept", path, next(states), form, max_rows=max_rows, task_rows=700), say)
+    if form == "parquet":
+        print(f"compacting {form}", flush=True)
+        compact(spark, path)
     print(f"replaying {form}", flush=True)
     replay(spark, Replay(at, f"again-{form}", next(states), path, per_s=PER_S), say)
     print("replayed", flush=True)

@@ -245,6 +245,50 @@ def test_an_archive_has_each_message_once_and_is_replayed_once(
     assert day.exists()
 
 
+def test_an_archive_in_parquet_is_compacted_and_its_stream_a_replay_and_retention_go_on(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    def rows() -> list[tuple[Any, ...]]:
+        kept = read_archive(spark_here, str(path)).select("queue", "day", "extent", "number", "put_at", "body")
+        return sorted(map(tuple, kept.collect()))
+
+    def uncommit(state: str, batch: int) -> None:
+        """As if it had been killed when the batch was done, and before that was written down."""
+        for name in (f"{batch}", f".{batch}.crc"):
+            (tmp_path / state / "commits" / name).unlink(missing_ok=True)
+
+    def ended(rows: int, left: int | None) -> None:
+        raise InterruptedError
+
+    client.create_queue("in-parquet", "log")
+    client.create_queue("from-parquet", "log")
+    client.put_many("in-parquet", numbered(range(210)), attributes={"a": "b"})
+    path = tmp_path / "archive"
+    wanted = Archive(at, "in-parquet", str(path), str(tmp_path / "archiving"), max_rows=70)
+    assert archive(spark_here, wanted).batches == 3
+    assert (path / "_writing").exists(), "who writes takes the lock"
+    replayed = Replay(at, "from-parquet", str(tmp_path / "replaying"), str(path))
+    with pytest.raises(InterruptedError):
+        replay(spark_here, replayed, ended)
+    uncommit("replaying", 0)
+    before = rows()
+    compact(spark_here, str(path))
+    assert rows() == before
+    assert len(list(path.glob("queue=*/day=*/batch=*"))) == 2, "the last batch may come again"
+    uncommit("archiving", 2)
+    client.put_many("in-parquet", numbered(range(210, 280)))
+    assert archive(spark_here, wanted).batches == 2
+    compact(spark_here, str(path))
+    after = rows()
+    assert [each for each in after if each in before] == before and len(after) == 280
+    for _ in range(2):
+        replay(spark_here, replayed)
+    assert found(spark_here, at, "from-parquet") == sorted(numbered(range(210))), "what was there when it began"
+    assert not list(path.glob("_replays/*/*"))
+    assert drop_days(spark_here, str(path), datetime.date(9999, 1, 1)) != []
+    assert archive(spark_here, wanted).rows == 0
+
+
 @pytest.mark.long
 def test_an_archive_in_delta_loses_old_days_and_small_files_and_no_message(
     spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
@@ -288,8 +332,8 @@ def test_what_is_asked_for_wrongly_is_said_in_one_line(
         replay(spark_here, Replay(at, "small", str(tmp_path / "r"), small.path))
     client.put_many("small", numbered(range(1)))
     archive(spark_here, small)
-    with pytest.raises(Invalid, match="in Parquet cannot be compacted: archive less often"):
-        compact(spark_here, small.path)
+    with pytest.raises(Invalid, match="not a folder of this machine"):
+        compact(spark_here, "s3a://kept/small")
     with pytest.raises(NotFound, match="no queue"), plainly():
         table(spark_here, at, "haunted").count()
     with pytest.raises(Invalid, match="cannot be overwritten"), plainly():

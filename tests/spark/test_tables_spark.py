@@ -117,8 +117,9 @@ def test_all_that_was_put_into_a_timed_queue_with_bodies_is_archived_once_whatev
     spark: SparkSession, at: str, client: Client[bytes], tmp_path: Path
 ) -> None:
     client.create_queue("dated", "timed", granularity="minute", journal="bodies")
-    client.create_queue("put-again", "timed")
-    soon, far = time.time() - 1, time.time() + 86_400
+    for queue in ("put-again", "put-later"):
+        client.create_queue(queue, "timed")
+    soon, far = time.time() - 1, round(time.time()) + 86_400.125
     put = client.put_many("dated", numbered(range(20)), due=soon, attributes={"a": "b"})
     put += client.put_many("dated", numbered(range(20, 30)), due=far)
     ids = [each.id for each in put if isinstance(each, Put)]
@@ -136,8 +137,19 @@ def test_all_that_was_put_into_a_timed_queue_with_bodies_is_archived_once_whatev
     assert sum(row["attributes"] == {"a": "b"} for row in rows) == 20
     for _ in range(2):
         replay(spark, Replay(at, "put-again", str(tmp_path / "r"), kept.path))
-    assert sorted(bodies(client, "put-again", 31)) == sorted(numbered(range(31)))
+    dues = [(body, round(far * 1000)) for body in sorted(numbered(range(20, 31)))]
+    assert sorted(bodies(client, "put-again", 20)) == sorted(numbered(range(20))), "a due that is past is due at once"
     assert client.get("put-again", 10) == []
+    assert due_ms(spark, at, "put-again") == dues
+    path = str(tmp_path / "snapshot")
+    assert snapshot(spark, Archive(at, "put-again", path, "")) == 11
+    replay(spark, Replay(at, "put-later", str(tmp_path / "s"), path))
+    assert due_ms(spark, at, "put-later") == dues
+
+
+def due_ms(spark: SparkSession, at: str, queue: str) -> list[tuple[bytes, int]]:
+    rows = table(spark, at, queue=queue, columns="body,due_at").collect()
+    return sorted((bytes(row["body"]), round(row["due_at"].timestamp() * 1000)) for row in rows)
 
 
 def test_dead_letters_are_grouped_by_where_they_were_and_what_they_look_like(

@@ -185,7 +185,7 @@ def _whole(path: str) -> str:
 @click.option("--max-rows", type=int, help="Messages of one batch at most.")
 @click.option("--reads-per-s", type=float, help="Of each task, so that a live cluster does not feel it.")
 @click.option("--keep-days", type=int, help="Afterwards, days older than that are dropped from the archive.")
-@click.option("--compact", is_flag=True, help="Afterwards, small files are made large ones (delta).")
+@click.option("--compact", is_flag=True, help="Afterwards, small files are made large ones.")
 def archive(
     at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], queue: str,
     path: str, checkpoint: str | None, form: str, once: bool, snapshot: bool, missing: str, max_rows: int | None,
@@ -200,7 +200,7 @@ def archive(
         from capellini.pipeline.jobs import archive as job
 
         if compact or keep_days is not None:
-            job.check_kept(path, form, compact)
+            job.check_kept(path)
         state = _whole(checkpoint) if checkpoint else ""
         wanted = job.Archive(at, queue, _whole(path), state, form, once, missing, reads_per_s=reads_per_s)
         if max_rows is not None:

@@ -9,7 +9,7 @@
 Work and timed queues have no positions to go on from. With their option journal=bodies each message that was put is in
 a log queue of the nodes' own as well (node/bodies.py), from which it is archived exactly once; without, `snapshot`
 writes what is in them now, as of one day and time.
-Retention drops whole days; compaction makes large files of small ones, and is Delta's.
+Retention drops whole days; compaction makes large files of small ones: a transaction of Delta's, or compacting.py.
 
 What an archive is of is written down in it (NOTE): it does not become another's target.
 """
@@ -17,7 +17,6 @@ What an archive is of is written down in it (NOTE): it does not become another's
 from __future__ import annotations
 
 import datetime
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +26,8 @@ import msgspec
 from capellini.model.errors import Conflict, Invalid, NotFound, WrongKind
 from capellini.model.options import BODIES, INTERNAL, JOURNAL, WITH_BODIES
 from capellini.node.bodies import GENERATION, ID, OF
+from capellini.pipeline.jobs.compacting import compact_days, merging
+from capellini.pipeline.jobs.folders import drop, is_here, writing
 from capellini.pipeline.jobs.load import record_of
 from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run, silent
 from capellini.pipeline.source.asking import EVENTS, FAIL
@@ -102,7 +103,7 @@ def _put_into(rows: DataFrame, queue: str, generation: int) -> DataFrame:
 
 def _mark(path: str, of: str, form: str) -> None:
     """Raises Conflict when something else is there. Only for folders of this machine."""
-    if "://" in path:
+    if not is_here(path):
         return
     place = Path(path)
     note = place / NOTE
@@ -131,7 +132,8 @@ def _writing(wanted: Archive, by: Sequence[str], query: str) -> Callable[[DataFr
             return
         named = rows.selectExpr("*", f"'{query}-{number:08d}' AS batch")
         replace: dict[str, Any] = {"partitionOverwriteMode": "dynamic"}
-        named.write.mode("overwrite").partitionBy(*by, "batch").options(**replace).parquet(wanted.path)
+        with writing(wanted.path):
+            named.write.mode("overwrite").partitionBy(*by, "batch").options(**replace).parquet(wanted.path)
 
     return write
 
@@ -154,7 +156,8 @@ def snapshot(spark: SparkSession, wanted: Archive) -> int:
 def read_archive(spark: SparkSession, path: str) -> DataFrame:
     """An archive as a table. Raises NotFound."""
     check_filled(path)
-    return spark.read.format(form_of(path)).load(path)
+    # Queues of several kinds may lie in it, with columns of their own: all are shown.
+    return spark.read.format(form_of(path)).option("mergeSchema", "true").load(path)
 
 
 def form_of(path: str) -> str:
@@ -163,7 +166,7 @@ def form_of(path: str) -> str:
 
 def check_filled(path: str) -> None:
     """Raises NotFound when there is no archive, or one with nothing in it. Only for folders of this machine."""
-    if "://" in path:
+    if not is_here(path):
         return
     if not Path(path).is_dir():
         raise NotFound(f"there is no archive at {path}")
@@ -177,7 +180,7 @@ def _empty(path: str) -> bool:
 
 
 def drop_days(spark: SparkSession, path: str, before: datetime.date) -> list[str]:
-    """Retention: days before that one go as a whole; which. The archive must not be written meanwhile."""
+    """Retention: days before that one go as a whole; which."""
     if form_of(path) == "delta":
         with plainly():
             old = read_archive(spark, path).where(f"day < '{before}'").select("day").distinct()
@@ -186,33 +189,24 @@ def drop_days(spark: SparkSession, path: str, before: datetime.date) -> list[str
                 spark.sql(f"DELETE FROM delta.`{path}` WHERE day < '{before}'")
             _sweep(spark, path)
         return sorted(days)
-    gone = []
-    for folder in sorted((*Path(path).glob("queue=*/day=*"), *Path(path).glob("day=*"))):
-        if folder.name.removeprefix("day=") < before.isoformat():
-            shutil.rmtree(folder)
-            gone.append(folder.name.removeprefix("day="))
-    return sorted(set(gone))
+    return drop(Path(path), before)
 
 
-def check_kept(path: str, form: str, compacted: bool) -> None:
-    """Raises Invalid where days cannot be dropped, or files not be compacted. In Parquet there are no transactions:
-    whoever reads meanwhile would have messages twice or not at all, and so would a replay, which knows files by name.
-    """
-    if "://" in path:
+def check_kept(path: str) -> None:
+    """Raises Invalid where days cannot be dropped, nor files be compacted."""
+    if not is_here(path):
         raise Invalid(f"{path} is not a folder of this machine: drop days and compact with what keeps it")
-    if compacted and form != "delta":
-        raise Invalid(
-            "an archive in Parquet cannot be compacted: archive less often or with larger batches, or with "
-            "--form delta into another folder"
-        )
 
 
 def compact(spark: SparkSession, path: str) -> None:
-    """Small files become large ones, in one transaction. Raises Invalid for Parquet, which has none."""
+    """Small files become large ones; who reads or writes meanwhile has each message once. Raises Invalid."""
+    check_kept(path)
     if _empty(path):
         return
-    check_kept(path, form_of(path), compacted=True)
     with plainly():
+        if form_of(path) == "parquet":
+            compact_days(Path(path), merging(spark))
+            return
         spark.sql(f"OPTIMIZE delta.`{path}`")
         _sweep(spark, path)
 

@@ -5,23 +5,37 @@
 
 Its checkpoint is what makes it happen once: run again with it, it goes on where it was; a batch that comes again is
 recognised by the queue. `counted` tells beforehand what would be put.
+
+    from Parquet     what was in the archive when the replay began (folders.py: links), whatever is compacted meanwhile
+    from Delta       that, and run again what has come since
+    from a queue     likewise
+
+Into a timed queue messages of a timed queue keep their due: the column `due_at` of snapshots; else the time of the id,
+which is the due, or the time of the put where that was later. A due that is past is due at once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from capellini.model.errors import Invalid
-from capellini.pipeline.jobs.archive import check_filled, form_of
+from capellini.model.errors import Invalid, Unavailable
+from capellini.pipeline.jobs.archive import check_filled, form_of, read_archive
+from capellini.pipeline.jobs.folders import begun, end, is_here, is_over
 from capellini.pipeline.jobs.load import BATCH_BYTES, record_of, sink
 from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run, silent
 from capellini.pipeline.source.asking import MAX_ROWS
 from capellini.pipeline.source.data import register
+from capellini.queues.timed.positions import TICKS_PER_MS, UNIX_TICKS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+TIMED_ID: Final = "^[0-9a-f]{12}1[0-9a-f]{3}[89ab][0-9a-f]{15}$"  # those of work queues are short numbers
+TICKS: Final = "conv(concat(substr(id, 14, 3), substr(id, 9, 4), substr(id, 1, 8)), 16, 10)"
+DUE: Final = f"timestamp_millis((cast({TICKS} AS bigint) - {UNIX_TICKS}) div {TICKS_PER_MS})"
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -59,14 +73,42 @@ def replay(spark: SparkSession, wanted: Replay, say: Say = silent) -> Summary:
     what = msgspec.to_builtins(wanted)
     for changeable in ("at", "checkpoint", "per_s", "from_at", "max_rows"):
         del what[changeable]
-    claim(
+    linked = bool(wanted.path) and is_here(wanted.path) and form_of(wanted.path) == "parquet"
+    what |= {"linked": True} if linked else {}
+    name = claim(
         wanted.checkpoint,
         {"job": "replay", **what, "generation": record.generation, "paced": wanted.per_s is not None},
     )
+    if not linked:
+        return _put(spark, wanted, record.kind, wanted.path, say)
+    try:
+        place = begun(wanted.path, name)
+    except OSError as error:
+        raise Unavailable(f"a replay of Parquet has links in the archive, and cannot make them: {error}") from error
+    if is_over(place):
+        return Summary(0, 0, 0.0)
+    done = _put(spark, wanted, record.kind, str(place), say)
+    if not done.interrupted:
+        end(place)
+    return done
+
+
+def _put(spark: SparkSession, wanted: Replay, kind: str, path: str, say: Say) -> Summary:
     register(spark)
     with plainly():
-        rows = _chosen(_stream(spark, wanted), wanted).select("body", "attributes")
+        rows = _chosen(_stream(spark, wanted, path), wanted)
+        rows = rows.select("body", "attributes", *_due(rows.columns) if kind == "timed" else ())
     return run(spark, sink(rows, wanted.at, wanted.queue, wanted.per_s), wanted.checkpoint, True, say)
+
+
+def _due(columns: Sequence[str]) -> list[Column]:
+    """Null where there is none: then it is due at once."""
+    from pyspark.sql import functions as f
+
+    told = ["due_at"] if "due_at" in columns else []
+    if "id" in columns:
+        told.append(f"CASE WHEN id RLIKE '{TIMED_ID}' THEN {DUE} END")
+    return [f.expr(f"coalesce({', '.join(told)})").alias("due_at")] if told else []
 
 
 def _check(wanted: Replay) -> None:
@@ -87,22 +129,21 @@ def _table(spark: SparkSession, wanted: Replay) -> DataFrame:
             name: value for name, value in (("since", wanted.since), ("until", wanted.until)) if value
         }
         return spark.read.format("capellini").options(**options).load()
-    return spark.read.format(form_of(wanted.path)).load(wanted.path)
+    return read_archive(spark, wanted.path)
 
 
-def _stream(spark: SparkSession, wanted: Replay) -> DataFrame:
+def _stream(spark: SparkSession, wanted: Replay, path: str) -> DataFrame:
     read: Any = spark.readStream
     if wanted.from_queue:
         options = _options(wanted) | {"max_rows": str(wanted.max_rows)}
         options |= {"start": wanted.since} if wanted.since else {}
         found: DataFrame = read.format("capellini").options(**options).load()
         return found
-    form = form_of(wanted.path)
-    if form == "delta":
-        found = read.format(form).option("ignoreDeletes", "true").load(wanted.path)  # days that retention dropped
+    if form_of(path) == "delta":
+        found = read.format("delta").option("ignoreDeletes", "true").load(path)  # days that retention dropped
     else:
-        schema = spark.read.parquet(wanted.path).schema
-        found = read.schema(schema).option("maxBytesPerTrigger", BATCH_BYTES).parquet(wanted.path)
+        schema = read_archive(spark, path).schema
+        found = read.schema(schema).option("maxBytesPerTrigger", BATCH_BYTES).parquet(path)
     return found
 
 

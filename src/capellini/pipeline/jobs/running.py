@@ -57,6 +57,7 @@ class Summary(msgspec.Struct, frozen=True):
     rows: int
     batches: int
     took_s: float
+    interrupted: bool = False  # there may be more to do
 
     @property
     def per_s(self) -> float:
@@ -112,6 +113,7 @@ def run(
     began_s = time.monotonic()
     trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{EVERY_S:g} seconds"}
     counts: dict[int, int] = {}
+    interrupted = False
     with plainly():
         with cut_as_ever(spark):
             query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
@@ -120,10 +122,11 @@ def run(
                 _heard(query, counts, say)
             _heard(query, counts, say)
         except KeyboardInterrupt:
+            interrupted = True
             _heard(query, counts, say)
         finally:
             query.stop()
-    return Summary(sum(counts.values()), len(counts), time.monotonic() - began_s)
+    return Summary(sum(counts.values()), len(counts), time.monotonic() - began_s, interrupted)
 
 
 def _heard(query: StreamingQuery, counts: dict[int, int], say: Say) -> None:
