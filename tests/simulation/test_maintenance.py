@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from capellini.model.message import NewMessage
+from capellini.node import maintenance
 from capellini.node.broker import Broker
 from capellini.node.maintenance import LEFTOVERS, Maintenance
 from capellini.node.node import Node
@@ -89,7 +90,26 @@ def test_a_second_node_of_one_name_is_not_ready_until_the_first_is_gone() -> Non
     simulate(test)
 
 
-def test_a_deleted_queue_leaves_no_row_for_ever() -> None:
+def test_a_few_assignments_of_deleted_queues_stay_since_their_tombstones_would_cost_more() -> None:
+    async def test(world: World) -> None:
+        node = Served(world.client("a"), "n1")
+        await node.client.store.prepare(TABLES)
+        await node.broker.create("jobs")
+        await node.start()
+        await until(node.client, lambda: "queue:jobs" in node.maintenance.owned)
+        await node.broker.delete("jobs")
+        await until(node.client, lambda: node.maintenance.owned == {LEFTOVERS})
+        await node.client.clock.sleep(30)
+        assert set(await node.maintenance.assignments.list()) == {"queue:jobs", LEFTOVERS}
+        await node.broker.create("jobs")
+        await until(node.client, lambda: "queue:jobs" in node.maintenance.owned)
+
+    simulate(test)
+
+
+def test_a_deleted_queue_leaves_no_row_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "GONE_MOST", 0)
+
     async def test(world: World) -> None:
         node = Served(world.client("a"), "n1")
         client, broker = node.client, node.broker
@@ -117,7 +137,9 @@ def test_a_deleted_queue_leaves_no_row_for_ever() -> None:
     simulate(test)
 
 
-def test_assignments_of_deleted_queues_go_also_when_their_owner_is_dead() -> None:
+def test_assignments_of_deleted_queues_go_also_when_their_owner_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "GONE_MOST", 0)
+
     async def test(world: World) -> None:
         dead, living = (Served(world.client(name), name) for name in ("a", "b"))
         await dead.client.store.prepare(TABLES)

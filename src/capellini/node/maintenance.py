@@ -29,6 +29,7 @@ TURN_S: Final = 1.0
 LOOK_TURNS: Final = 3  # leases and shares are looked at every so many turns
 IDLE_S: Final = 8.0  # between two looks at a queue in which nothing is to be done
 FORGETS_PER_TURN: Final = 16  # assignments of queues that are deleted
+GONE_MOST: Final = 200  # of them stay: a row that goes leaves tombstones for days, and all are read every few seconds
 CONFLICT_S: Final = 10.0  # before this name is tried again
 SWEEP_S: Final = 20.0  # between two sweeps of expired rows, for stores that do not do it themselves
 SWEEP_ROWS: Final = 2_000
@@ -123,8 +124,9 @@ class Maintenance:
         rows = await self.assignments.list()
         self.owned = {item for item, row in rows.items() if self.assignments.mine(row)}
         gone = [item for item in rows if item != LEFTOVERS and item not in self._records]
-        for item in [item for item in gone if item in self.owned or LEFTOVERS in self.owned][:FORGETS_PER_TURN]:
-            self.owned.discard(item)
+        going = [item for item in gone[GONE_MOST:] if item in self.owned or LEFTOVERS in self.owned]
+        self.owned.difference_update(gone)
+        for item in going[:FORGETS_PER_TURN]:
             await self.assignments.forget(item)
 
     async def _all_queues(self) -> list[QueueRecord]:
