@@ -21,6 +21,8 @@ from capellini.store import folder as folders
 @pytest.mark.parametrize(
     ("finding", "state"),
     [
+        (checks.answering(["127.0.0.1", "127.0.0.2"], {"127.0.0.1", "127.0.0.2"}), "ok"),
+        (checks.answering(["127.0.0.1", "127.0.0.2"], {"127.0.0.1"}), "warn"),
         (checks.versions(["5.0.2", "5.0.2"]), "ok"),
         (checks.versions(["5.0.2", "4.1.0"]), "warn"),
         (checks.versions(["3.11.9"]), "bad"),

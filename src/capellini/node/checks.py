@@ -8,7 +8,7 @@ matters).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -25,6 +25,15 @@ class Finding(msgspec.Struct, frozen=True):
     state: State
     says: str
     do: str = ""
+
+
+def answering(hosts: Sequence[str], up: Collection[str]) -> Finding:
+    """`up`: those of the cluster's nodes that answer here."""
+    silent = [host for host in hosts if host not in up]
+    if silent:
+        do = "start it, or look why; meanwhile its partitions have a copy less, and hints for it are kept for hours only"
+        return Finding("nodes", "warn", f"no answer from {', '.join(silent)} ({len(silent)} of {len(hosts)})", do)
+    return Finding("nodes", "ok", f"all {len(hosts)} answer")
 
 
 def versions(found: Sequence[str]) -> Finding:

@@ -93,8 +93,8 @@ async def _cassandra(address: CassandraAddress) -> list[Finding]:
         hosts = sum(map(len, session.dcs.values()))
         findings = [Finding("reachable", "ok", f"{address} answers; {hosts} nodes in {', '.join(sorted(session.dcs))}")]
         for name, look in (
-            ("versions", _versions), ("replication", _replication), ("settings", _settings), ("clocks", _skew),
-            ("schema", _schema),
+            ("nodes", _nodes), ("versions", _versions), ("replication", _replication), ("settings", _settings),
+            ("clocks", _skew), ("schema", _schema),
         ):  # fmt: skip
             findings += await _looked(name, look, session)
         return findings
@@ -114,6 +114,13 @@ async def _read(session: Any, text: str, *parameters: str) -> list[list[Any]]:
 
     found: list[list[Any]] = await session.read(text, list(parameters), Level.ONE)
     return found
+
+
+async def _nodes(session: Any) -> list[Finding]:
+    from capellini.store.cassandra_health import Health
+
+    hosts = sorted(host for some in session.dcs.values() for host in some)
+    return [checks.answering(hosts, await Health(session.address, RealClock()).answering(hosts))]
 
 
 async def _versions(session: Any) -> list[Finding]:
