@@ -31,7 +31,7 @@ def answering(hosts: Sequence[str], up: Collection[str]) -> Finding:
     """`up`: those of the cluster's nodes that answer here."""
     silent = [host for host in hosts if host not in up]
     if silent:
-        do = "start it, or look why; meanwhile its partitions have a copy less, and hints for it are kept for hours only"
+        do = "start it, or look why: meanwhile its partitions have a copy less, and hints for it last for hours only"
         return Finding("nodes", "warn", f"no answer from {', '.join(silent)} ({len(silent)} of {len(hosts)})", do)
     return Finding("nodes", "ok", f"all {len(hosts)} answer")
 
