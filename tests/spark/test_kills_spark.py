@@ -55,10 +55,10 @@ def disturbed(command: list[str], folder: Path, part: str, chance: random.Random
 
 def run_with_kills(spark: SparkSession, folder: Path, kills: dict[str, int], seed: int, max_rows: int) -> None:
     """`kills`: how often in which part of which form."""
-    chance = random.Random(seed)
+    chance, forms = random.Random(seed), sorted({part.split()[1] for part in kills})
     with serving(folder / "store") as at, connect(at) as client:
         client.create_queue("kept", "log", extent_bytes=1_048_576)
-        for form in FORMS:
+        for form in forms:
             client.create_queue(f"again-{form}", "log")
         for first in range(0, MESSAGES, 1_000):
             client.put_many("kept", numbered(range(first, first + 1_000)), attributes={"thousand": str(first)})
@@ -68,14 +68,14 @@ def run_with_kills(spark: SparkSession, folder: Path, kills: dict[str, int], see
             for part, times in kills.items()
         }
         print(f"killed while {killed} (seed {seed})")
-        for form in FORMS:
+        for form in forms:
             go_on(spark, at, folder, max_rows, form)
         assert killed == kills, "it was done before it was killed: the moments are wrong"
         register(spark)
         source = spark.read.format("capellini").options(at=at, columns="*")
         kept = sorted_rows(source.option("queue", "kept").load())
         assert len(kept) == MESSAGES
-        for form in FORMS:
+        for form in forms:
             assert sorted_rows(read_archive(spark, str(folder / form))) == kept, form
             again = source.option("queue", f"again-{form}").load().select("body", "attributes")
             put = sorted((bytes(row["body"]), row["attributes"]["thousand"]) for row in again.collect())
@@ -90,9 +90,9 @@ def sorted_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     )
 
 
-def test_killed_twice_each_archive_and_replay_have_each_message_once(spark: SparkSession, tmp_path: Path) -> None:
-    kills = {"archiving parquet": 1, "replaying parquet": 2, "archiving delta": 1}
-    run_with_kills(spark, tmp_path, kills, 1, 2_500)
+def test_killed_twice_archive_and_replay_have_each_message_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Parquet, since there it is our own steps that must stand it; Delta at full size."""
+    run_with_kills(spark, tmp_path, {"archiving parquet": 1, "replaying parquet": 1}, 1, 2_500)
 
 
 @pytest.mark.long
