@@ -107,6 +107,18 @@ def test_an_open_or_unknown_ack_may_have_ended_it_but_a_refused_one_did_not(
     assert told.broken() == ({1} if lost else set())
 
 
+@pytest.mark.parametrize(("key", "broken"), [("k", set()), (None, {1})])
+def test_a_message_that_was_purged_among_the_dead_letters_before_its_key_was_confirmed_is_not_lost(
+    told: Told, key: str | None, broken: set[int]
+) -> None:
+    told.call("create", 0.0, 0.1, options={"dead_letters": "dead", "delivery_limit": 1})
+    told.put(0.2, None, answer=None, key=key)
+    told.get(0.4, 0.5, until_s=1.0)
+    told.call("purge", 2.0, 2.1, "dead")
+    told.put(3.0, 3.1, answer=Put("0", duplicate=key is not None), key=key)
+    assert told.broken() == broken
+
+
 def test_a_purge_excuses_what_was_there_and_not_what_came_after_it(told: Told) -> None:
     told.put(0.0, 0.1, b"before")
     told.call("purge", 1.0, 1.1)

@@ -31,14 +31,21 @@ def nothing_lost(lives: Lives) -> list[Violation]:
         if not life.confirmed or life.acks(DONE) or life.acks(MAYBE):
             continue
         first = life.confirmed[0].call
-        places = lives.places(first.queue)
-        if any(lives.emptied(queue, first.began_s, float("inf")) or _mortal(lives, queue) for queue in places):
+        since_s = {queue: _put_s(life) for queue in lives.places(first.queue)} | {first.queue: first.began_s}
+        if any(lives.emptied(queue, at_s, float("inf")) or _mortal(lives, queue) for queue, at_s in since_s.items()):
             continue
         id = life.confirmed[0].id
         seen = f"delivered {len(life.held)} times, never acked" if life.held else "never delivered"
         says = f"its put into {first.queue} was confirmed at {first.ended_s:.3f} s as {id}, and it was {seen}"
         found.append(Violation(1, life.name, says))
     return found
+
+
+def _put_s(life: Life) -> float:
+    """When it may have been put first: what confirms a key may have been an earlier put, of which nobody had heard, and
+    the message may have gone to other queues since. (With its own queue its key would have gone, too.)"""
+    keyed = life.confirmed[0].sent.key is not None
+    return min(one.call.began_s for one in (life.tries if keyed else life.confirmed[:1]))
 
 
 def _mortal(lives: Lives, queue: str) -> bool:
