@@ -74,6 +74,8 @@ async def troubled(cluster: LocalCluster, servers: list[Server], seed: int, leas
                 return
 
     violations = await flow.run(faults)
+    calls = f"{flow.put} messages put, {flow.answered} calls answered, {flow.stale} stale receipts refused"
+    print(f"{calls}, {len(violations)} violations (seed {seed})")
     assert not violations, told(flow, violations)
     assert flow.put >= least and flow.stale, "the run was to show more than that"
 
