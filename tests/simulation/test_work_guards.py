@@ -15,7 +15,7 @@ from capellini.node.broker import Broker
 from capellini.queues.work import pointers as pointing
 from capellini.queues.work.block import pack
 from capellini.queues.work.getting import Getting
-from capellini.queues.work.pointers import DONE, Listed, Pointers
+from capellini.queues.work.pointers import DONE, OVER, Listed, Pointers
 from capellini.queues.work.queue import WorkQueue
 from capellini.queues.work.reading import Reading
 from capellini.queues.work.runs import WAITING, Run, Runs, changed
@@ -95,6 +95,29 @@ def test_a_get_whose_claims_all_come_too_late_ends_in_time(monkeypatch: pytest.M
         assert queue.place.guards["claim came too late to be handed out"] >= 1
         (delivery,) = await broker.get("q", 1, 5.0)
         assert delivery.body == b"m"
+
+    with_a_queue_of_one_message(story)
+
+
+def test_a_hint_that_was_raised_while_a_claim_was_made_is_lowered_again() -> None:
+    """Another node has looked at the bucket before the claim, and raises its hint after it was announced."""
+
+    async def story(broker: Broker, queue: WorkQueue) -> None:
+        list, now_ms = queue.place.pointers, queue.place.now_ms()
+        announce = list.change
+
+        async def announce_and_be_overruled(*args: Any, **more: Any) -> Any:
+            answer = await announce(*args, **more)
+            await announce(lambda now: (pointing._with(now, 0, Listed(OVER, now_ms + 3_600_000)), None))
+            return answer
+
+        list.change = announce_and_be_overruled  # type: ignore[method-assign]
+        (delivery,) = await broker.get("q", 1, 5.0, visibility_s=10.0)
+        list.change = announce  # type: ignore[method-assign]
+        await broker.clock.sleep(1.0)
+        until_ms = delivery.visible_at * 1000 + queue.place.max_skew_ms
+        assert (await list.read()).listed[0].at_ms <= until_ms
+        assert queue.place.guards["raised hint taken back"] == 1
 
     with_a_queue_of_one_message(story)
 

@@ -13,7 +13,7 @@ from capellini.queues.events import Events
 from capellini.queues.log.homes import Home
 from capellini.queues.log.keeper import LogKeeper
 from capellini.queues.log.peers import Peers
-from capellini.queues.timed.resting import rest
+from capellini.queues.resting import rest
 from capellini.store.schema import TABLES
 from capellini.store.simulation.client import SimulatedClient
 from capellini.store.simulation.faults import Faults

@@ -22,7 +22,7 @@ from capellini.queues.log.place import LogPlace
 from capellini.queues.log.rows import Block, read_blocks
 from capellini.queues.log.sealing import seal_over
 from capellini.queues.log.writing import Writers
-from capellini.queues.timed.resting import rest
+from capellini.queues.resting import rest
 from capellini.store.interface import Batch, Cas, Counts, Key, Level, Outcome, Page, Replica, Slice, Store, Table
 from capellini.store.schema import LOG_BLOCKS, TABLES
 from capellini.store.simulation.client import SimulatedClient

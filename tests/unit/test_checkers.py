@@ -140,6 +140,18 @@ def test_two_holders_at_once(told: Told) -> None:
     assert told.broken() == set()
 
 
+def test_a_letter_and_what_was_put_anew_after_a_purge_are_two_messages(told: Told) -> None:
+    told.call("create", 0.0, 0.0, options={"dead_letters": "dead", "delivery_limit": 1})
+    told.put(0.0, 0.1, key="k")
+    told.get(0.2, 0.3, until_s=0.4)
+    told.get(1.0, 1.1, queue="dead", until_s=9.0)
+    told.put(3.0, 3.1, key="k", answer=Put("7"))
+    told.get(4.0, 4.1, id=7, generation=2)
+    assert 2 in told.broken()
+    told.call("purge", 2.0, 2.1)
+    assert 2 not in told.broken()
+
+
 def test_one_after_the_other_is_fine_also_when_the_first_answer_comes_late(told: Told) -> None:
     told.put(0.0, 0.1)
     told.get(0.2, 9.0, until_s=5.0)

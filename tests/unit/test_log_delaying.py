@@ -28,9 +28,9 @@ from capellini.queues.log.lanes import NOWHERE, Lane, Overtaken, batches, produc
 from capellini.queues.log.place import LogPlace
 from capellini.queues.log.queue import STALE
 from capellini.queues.log.sequences import bind, read_bound
+from capellini.queues.resting import rest
 from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.positions import id_text, position_of, ticks_of_ms
-from capellini.queues.timed.resting import rest
 from capellini.store.schema import TABLES
 from capellini.store.simulation.client import SimulatedClient
 from capellini.store.simulation.faults import Faults

@@ -38,7 +38,7 @@ from capellini.queues.catalog import Catalog, QueueRecord
 from capellini.queues.events import Kind, Run, Who
 from capellini.queues.journal import Gathering
 from capellini.queues.log.keeper import LogKeeper
-from capellini.queues.timed.resting import rest
+from capellini.queues.resting import rest
 
 SHEET_EVENTS: Final = 4_096  # turned into columns within a millisecond
 SHEET_BYTES: Final = 256 * 1024  # of their ids and further runs

@@ -11,7 +11,6 @@ puts to nodes that do, and asks the owners of extents for messages.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Final
 
@@ -23,6 +22,7 @@ from capellini.node.log import LogBroker
 from capellini.node.maintenance import Maintenance
 from capellini.queues.log.homes import Home
 from capellini.queues.log.keeper import LogKeeper
+from capellini.queues.resting import rest
 from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.peers import Peers
 
@@ -117,10 +117,4 @@ class Logkeeping:
 
     async def _pause(self) -> None:
         """Until the next turn; shorter when extents have changed."""
-        soon = asyncio.ensure_future(self.keeper.soon.wait())
-        rest = asyncio.ensure_future(self._clock.sleep(self._random.uniform(TURN_S * 0.8, TURN_S * 1.2)))
-        try:
-            await asyncio.wait({soon, rest}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            soon.cancel()
-            rest.cancel()
+        await rest(self._clock, self.keeper.soon, self._random.uniform(TURN_S * 0.8, TURN_S * 1.2))

@@ -13,7 +13,6 @@ that drives Cassandra itself) holds nothing: it only learns who does.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Final
 
@@ -23,6 +22,7 @@ from capellini.node.background import Background
 from capellini.node.broker import Broker
 from capellini.node.maintenance import Maintenance
 from capellini.node.timed import TimedBroker
+from capellini.queues.resting import rest
 from capellini.queues.schedules import SHELVES, Schedule, Schedules
 from capellini.queues.timed.keeper import Listed, TimedKeeper
 from capellini.queues.timed.peers import Peers
@@ -97,13 +97,7 @@ class Timekeeping:
 
     async def _pause(self) -> None:
         """Until the next turn; shorter when a shard waits for its first holder."""
-        soon = asyncio.ensure_future(self.keeper.soon.wait())
-        rest = asyncio.ensure_future(self._clock.sleep(self._random.uniform(TURN_S * 0.8, TURN_S * 1.2)))
-        try:
-            await asyncio.wait({soon, rest}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            soon.cancel()
-            rest.cancel()
+        await rest(self._clock, self.keeper.soon, self._random.uniform(TURN_S * 0.8, TURN_S * 1.2))
 
     # Schedules
 

@@ -11,6 +11,7 @@ that space is given back; the cost itself is measured by the benchmarks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Final
 
 from capellini.model.service import Done, Problem, Put
@@ -83,12 +84,22 @@ def _two_holders(lives: Lives, life: Life) -> list[Violation]:
             moved = held.call.queue != other.call.queue  # then epochs are of different owners, whatever they are
             if moved and any(held.call.began_s <= at_s <= other.at_s for at_s in lives.history.taken_over_s):
                 continue
+            if moved and _put_anew(lives, life):
+                continue
             says = (
                 f"{held.call.who} had it as {_name(held)} until {until_s:.3f} s, "
                 f"and {other.call.who} got it as {_name(other)} at {other.at_s:.3f} s"
             )
             found.append(Violation(2, life.name, says))
     return found
+
+
+def _put_anew(lives: Lives, life: Life) -> bool:
+    """May there be two of it: one that moved, and one whose key was put again after its queue was emptied?"""
+    return any(
+        lives.emptied(again.call.queue, first.call.began_s, again.call.over_s)
+        for first, again in pairwise(life.tries)
+    )
 
 
 def _later(held: Held, other: Held) -> bool:

@@ -26,9 +26,9 @@ from capellini.queues.lease import Lease, Watcher
 from capellini.queues.log.homes import Home
 from capellini.queues.log.keeper import LogKeeper
 from capellini.queues.log.peers import PREFIX
+from capellini.queues.resting import rest
 from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.peers import Peers
-from capellini.queues.timed.resting import rest
 from capellini.store.simulation.client import SimulatedClient
 from capellini.store.simulation.world import World
 

@@ -18,9 +18,9 @@ from capellini.proof.nodes import Node, Nodes
 from capellini.queues.catalog import Catalog, QueueRecord
 from capellini.queues.events import Events
 from capellini.queues.lease import Lease, Watcher
+from capellini.queues.resting import rest
 from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.queue import Peers, TimedQueue
-from capellini.queues.timed.resting import rest
 from capellini.queues.work.place import Gone
 from capellini.store.simulation.client import SimulatedClient
 from capellini.store.simulation.world import World

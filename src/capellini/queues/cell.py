@@ -86,7 +86,6 @@ class Cell(Generic[S]):
         self._decode = decode
         self._encode = encode
         self._guard = guard
-        self._ttl_s = ttl_s
         self._level = level
         self._absent = absent
         self._ttl_s = ttl_s

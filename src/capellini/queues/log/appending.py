@@ -34,7 +34,7 @@ from capellini.queues.log.place import LogPlace
 from capellini.queues.log.rows import Block, write_block
 from capellini.queues.log.tail import Tail
 from capellini.queues.log.telling import name_of_puts
-from capellini.queues.timed.resting import rest
+from capellini.queues.resting import rest
 from capellini.store.interface import Level
 
 MAX_BLOCK_BYTES: Final = 1024 * 1024  # one request of every store; a larger chunk is a block of its own

@@ -38,7 +38,7 @@ from capellini.queues.log.scaling import Scaling
 from capellini.queues.log.settling import FOREIGN, Settling
 from capellini.queues.log.turns import Turn
 from capellini.queues.log.writing import Writers
-from capellini.queues.timed.resting import rest
+from capellini.queues.resting import rest
 from capellini.queues.work.place import Gone
 
 T = TypeVar("T")

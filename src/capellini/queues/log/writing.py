@@ -35,7 +35,7 @@ from capellini.queues.log.placing import doubt, should_move
 from capellini.queues.log.sealing import find_end
 from capellini.queues.log.tail import Tail
 from capellini.queues.log.turns import Turn
-from capellini.queues.timed.resting import rest
+from capellini.queues.resting import rest
 
 AHEAD: Final = 0.9  # of its size: then the next extent is opened, so that nobody waits for it
 OVERDUE: Final = 2.0  # of its size: an extent takes so much at most while the next one cannot be opened

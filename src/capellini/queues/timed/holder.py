@@ -20,6 +20,7 @@ from uuid import UUID
 from capellini.model.errors import CapelliniError, StoreError
 from capellini.queues.lease import Lease
 from capellini.queues.log.turns import Turns
+from capellini.queues.resting import rest
 from capellini.queues.timed.committing import GATHER_ITEMS, GATHER_RATE, Committing, Part
 from capellini.queues.timed.desk import Desk, Message, State, size_of
 from capellini.queues.timed.horizon import AHEAD_S, OPERATOR_EPOCH, WOKEN_EVERY_S, Pace, next_step, write_horizon
@@ -27,7 +28,6 @@ from capellini.queues.timed.judging import Judging, moved_row
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import TICKS_PER_S, UNIX_TICKS, before, part_of, ticks_of
 from capellini.queues.timed.records import Known, Moving, Snapshot, packed, read_known
-from capellini.queues.timed.resting import rest
 from capellini.queues.timed.rows import (
     PAGE_ROWS,
     TimedRow,

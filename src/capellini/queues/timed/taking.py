@@ -15,9 +15,9 @@ import msgspec
 
 from capellini.model.errors import StoreError
 from capellini.model.message import Delivery
+from capellini.queues.resting import rest
 from capellini.queues.timed.peers import Payload, Peers
 from capellini.queues.timed.place import TimedPlace
-from capellini.queues.timed.resting import rest
 from capellini.queues.timed.serving import Serving
 
 OTHERS_EVERY_S: Final = 0.5  # other nodes are asked first so often, so that their shards are not left behind

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from capellini.model.errors import CapelliniError, StoreError
+from capellini.queues.resting import rest
 from capellini.queues.work.place import Gone, Place
 from capellini.queues.work.reading import Reading, Taken
 
@@ -197,10 +198,4 @@ class Getting:
         now_s = place.clock.elapsed_s()
         first_s = min(waiter.deadline_s for waiter in self._waiters)
         pause_s = min(pause_s, max(0.0, first_s - now_s) + 0.001)
-        sleeping = asyncio.ensure_future(place.clock.sleep(pause_s))
-        waking = asyncio.ensure_future(self._wake.wait())
-        try:
-            await asyncio.wait({sleeping, waking}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            waking.cancel()
+        await rest(place.clock, self._wake, pause_s)

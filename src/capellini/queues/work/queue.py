@@ -269,6 +269,7 @@ class WorkQueue:
     async def close(self) -> None:
         """Long polls end; what was begun is finished."""
         self.getting.stop_waiting()
+        self.reading.closing.set()
         while self._tasks:
             await asyncio.gather(*list(self._tasks), return_exceptions=True)
 

@@ -13,12 +13,14 @@ A visit: look what is written (`offering`) ──▶ list the bucket, if this is
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
 
 from capellini.model.errors import StoreError
+from capellini.queues.resting import rest
 from capellini.queues.work import pointers as pointing
 from capellini.queues.work.block import Block
 from capellini.queues.work.bucket import (
@@ -76,6 +78,8 @@ class Reading:
         self._crowded_until_s = 0.0
         self._exhausted: set[int] = set()  # nothing fresh is left in them
         self._next_read_s = -1e9
+        self._unsure: dict[int, tuple[int, float]] = {}  # of claims: when the first ends, when the last was made
+        self._making_sure, self.closing = False, asyncio.Event()
         self._used_up = 0  # buckets in which the claim under way found the last fresh message
         self.more = False  # the last claim took nothing and got on: it has not been everywhere yet
 
@@ -225,10 +229,13 @@ class Reading:
             if pointing.gone(pointers, bucket):
                 raise Dropped(bucket, ())
         limit = place.options.delivery_limit
-        return await place.cell(bucket).change(
-            lambda runs: claim(runs, offers, wanted, place.now_ms(), until_ms, limit),
-            fresh=False, durable=False, at_once=True,
-        )  # fmt: skip
+        try:
+            return await place.cell(bucket).change(
+                lambda runs: claim(runs, offers, wanted, place.now_ms(), until_ms, limit),
+                fresh=False, durable=False, at_once=True,
+            )  # fmt: skip
+        finally:
+            self._doubt(bucket, until_ms)
 
     def _bury(self, bucket: int, claimed: Claimed, runs: Runs) -> None:
         place = self._place
@@ -313,6 +320,44 @@ class Reading:
         if stands.next_ms < at_ms:
             place.guards["raised hint taken back"] += 1
             await self.lower(bucket, stands.next_ms)
+
+    # Making sure: between what a claim saw of the list and the claim, another node may have looked at the bucket, and
+    # have raised its hint beyond what the claim hides.
+
+    def _doubt(self, bucket: int, until_ms: int) -> None:
+        ends_ms, _ = self._unsure.get(bucket, (until_ms, 0.0))
+        self._unsure[bucket] = min(ends_ms, until_ms), self._place.clock.elapsed_s()
+        if not self._making_sure:
+            self._making_sure = True
+            self._later(self._make_sure())
+
+    async def _make_sure(self) -> None:
+        """The list as it is after a claim must not say later than the claim ends. One look for many claims."""
+        place = self._place
+        try:
+            while self._unsure:
+                await rest(place.clock, self.closing, REFRESH_S)
+                try:
+                    await self._look_again()
+                except StoreError:
+                    if self.closing.is_set():
+                        raise
+        finally:
+            self._making_sure = False
+
+    async def _look_again(self) -> None:
+        place = self._place
+        pointers = await place.pointers.read()
+        known_s = place.pointers.seen_at_s
+        for bucket, doubt in list(self._unsure.items()):
+            ends_ms, made_s = doubt
+            entry = pointers.listed.get(bucket)
+            if made_s > known_s:
+                continue  # the next look is for it
+            if entry is not None and entry.kind not in ENDED and entry.at_ms > ends_ms:
+                await self._verify(bucket, entry.at_ms)
+            if self._unsure.get(bucket) == doubt:
+                del self._unsure[bucket]
 
     async def lower(self, bucket: int, at_ms: int) -> None:
         """Something in the bucket can be had at `at_ms`: the list must not say later. Called after the change, before
