@@ -23,10 +23,10 @@ def bed_of(kind: str) -> Bed:
     return bed
 
 
-def seeds_for(kind: str, name: str, upto: int) -> tuple[str, list[int]]:
+def seeds_for(kind: str, name: str, known: list[int], upto: int) -> tuple[str, list[int]]:
     bed = bed_of(kind)
     plant = bed.named(name)
-    tried = dict.fromkeys((*bed.seeds_of(name), *range(1, upto + 1)))  # what found it before comes first
+    tried = dict.fromkeys((*known, *range(1, upto + 1)))  # what found it before comes first
     good = (seed for seed in tried if bed.found_at(plant, seed) and not one(kind, seed).violations)
     return name, list(islice(good, WANTED))
 
@@ -40,9 +40,10 @@ def main() -> None:
     bed = bed_of(arguments.kind)
     names = arguments.names or [plant.name for plant in bed.plants]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for name, seeds in pool.map(
-            seeds_for, [arguments.kind] * len(names), names, [arguments.upto] * len(names)
-        ):
+        known = [list(bed.seeds_of(name)) for name in names]
+        tasks = [pool.submit(seeds_for, arguments.kind, *one, arguments.upto) for one in zip(names, known, strict=True)]
+        for task in tasks:
+            name, seeds = task.result()
             print(name, seeds or "NOT FOUND", flush=True)
             bed.write_down(name, seeds)
 
