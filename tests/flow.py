@@ -200,13 +200,15 @@ class Flow:
 
     async def run(self, faults: Callable[[Flow], Awaitable[None]]) -> list[Violation]:
         """All violations. The servers are started here, and killed at the end."""
-        # With one node all wait for it; with several nobody is to hang at a dead one while the others are idle.
-        patience_s = 30.0 if len(self.servers) == 1 else 1.0
+        # With one node all wait for it; with several nobody is to hang at one that is away while the others are idle.
+        patience_s, timeout_s = (30.0, 30.0) if len(self.servers) == 1 else (1.0, 6.0)
         try:
             for server in self.servers:
                 server.start()
-                self._patient[server.name] = connect_async(server.url, patience_s=patience_s)
-                self._hasty[server.name] = connect_async(server.url, patience_s=0.0, request_timeout_s=10.0)
+                self._patient[server.name] = connect_async(
+                    server.url, patience_s=patience_s, request_timeout_s=timeout_s
+                )
+                self._hasty[server.name] = connect_async(server.url, patience_s=0.0, request_timeout_s=6.0)
             await asyncio.gather(*[server.up() for server in self.servers])
             await self._create()
             await self._work(faults)

@@ -34,7 +34,7 @@ async def test_a_killed_and_a_paused_node_and_a_dead_replica_lose_nothing(
 ) -> None:
     servers = nodes_on(broken_cluster, f"{fresh_keyspace}_{mode}"[-48:], tmp_path)
     options: dict[str, float | str] = {"mode": mode, "ordered": "total" if mode == "cp" else "", "level": "all"}
-    flow = LogFlow(servers, 1, 1_000, options, pause_s=0.05)
+    flow = LogFlow(servers, 1, 1_000, options, pause_s=0.15)
 
     async def faults(_: Flow) -> None:
         await flow.answers(30)
@@ -46,7 +46,7 @@ async def test_a_killed_and_a_paused_node_and_a_dead_replica_lose_nothing(
         killed.strike()
         paused.pause()
         began = asyncio.get_running_loop().time()
-        await flow.answers(30)
+        await flow.answers(10)
         killed.start()
         coming_back = asyncio.create_task(asyncio.to_thread(broken_cluster.start, 3))
         await killed.up()
