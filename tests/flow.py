@@ -47,6 +47,8 @@ T = TypeVar("T")
 CAPELLINI: Final = str(Path(sys.executable).with_name("capellini"))
 DEADLINE_S: Final = 300.0  # of anything that is waited for: nothing fails because a machine is slow
 POLL_S: Final = 0.02
+LOOK_S: Final = 0.1
+GRAIN_S: Final = 0.005  # a takeover lies somewhere between two looks: every moment there may be the one
 LEAST_PORT: Final = 10_240
 OLD_RECEIPTS: Final = 30
 CONSUMING: Final = frozenset(("get", "ack", "nack", "extend"))
@@ -193,6 +195,7 @@ class Flow:
         self._bodies: dict[str, bytes] = {}  # by receipt
         self._confirmed: set[bytes] = set()
         self._acked: set[bytes] = set()  # or perhaps
+        self._looked_s = 0.0
         self._patient: dict[str, AsyncClient[bytes]] = {}
         self._hasty: dict[str, AsyncClient[bytes]] = {}
 
@@ -201,6 +204,7 @@ class Flow:
     async def run(self, faults: Callable[[Flow], Awaitable[None]]) -> list[Violation]:
         """All violations. The servers are started here, and killed at the end."""
         # With one node all wait for it; with several nobody is to hang at one that is away while the others are idle.
+        looks: asyncio.Task[None] | None = None
         patience_s, timeout_s = (30.0, 30.0) if len(self.servers) == 1 else (1.0, 6.0)
         try:
             for server in self.servers:
@@ -211,11 +215,14 @@ class Flow:
                 self._hasty[server.name] = connect_async(server.url, patience_s=0.0, request_timeout_s=6.0)
             await asyncio.gather(*[server.up() for server in self.servers])
             await self._create()
+            looks = asyncio.create_task(self._looks())
             await self._work(faults)
             self.history.broken += [f"{one.name} ended: {one.tail()}" for one in self.servers if not one.running]
             await asyncio.gather(*[server.up() for server in self.servers])
             await self._drain()
         finally:
+            if looks is not None:
+                looks.cancel()
             for client in (*self._patient.values(), *self._hasty.values()):
                 await client.close()
             await asyncio.gather(*[server.kill() for server in self.servers])
@@ -246,6 +253,20 @@ class Flow:
                 return
             except (Unavailable, Unknown):
                 assert time.monotonic() < end_s, "the queue cannot be created"
+
+    async def _looks(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Who holds what? Asked all the time; kinds whose work is taken over say with `looked` what came out."""
+
+    def looked(self, asked_s: float, taken_over: bool) -> None:
+        if taken_over:
+            moments = int((self._now_s() - self._looked_s) / GRAIN_S) + 1
+            self.history.taken_over_s += [self._looked_s + GRAIN_S * each for each in range(moments)]
+        self._looked_s = asked_s
 
     async def answers(self, count: int) -> None:
         """Until so many more calls were answered: the nodes are at work."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from tests.flow import DEADLINE_S, Flow, Server
 
@@ -17,8 +17,6 @@ from capellini.queues.log.receipts import parse
 
 GROUP = "g"
 GENERATION = 1  # of a queue that is made once
-LOOK_S = 0.1
-GRAIN_S = 0.005  # a takeover lies somewhere between two looks: every moment there may be the one
 
 
 class LogFlow(Flow):
@@ -35,7 +33,6 @@ class LogFlow(Flow):
         self.source = f"{self.queue}@{GROUP}"
         self.seen: dict[str, ExtentView] = {}
         self._epochs: dict[str, int] = {}
-        self._looked_s = 0.0
 
     def noted_id(self, id: str) -> str:
         return named(GENERATION, id) if ":" in id else id
@@ -66,47 +63,24 @@ class LogFlow(Flow):
         self.history.final[self.source] = version.of(GROUP)
 
     async def look(self) -> None:
-        """Ask any node that answers for the extents, and note when their reading was taken over."""
+        """Ask any node that answers for the extents and who reads them."""
         for server in self.servers:
             if not server.running:
                 continue
+            asked_s = self._now_s()
             try:
                 async with asyncio.timeout(5):
                     views = await self._hasty[server.name].extents(self.queue)
             except (CapelliniError, TimeoutError):
                 continue
-            self._note_extents(views)
+            epochs = {view.extent: int(view.readers[GROUP]["epoch"]) for view in views if GROUP in view.readers}
+            self.looked(asked_s, any(self._epochs.get(extent, 0) != epoch for extent, epoch in epochs.items()))
+            self._epochs |= epochs
+            self.seen |= {view.extent: view for view in views}
             return
 
-    def _note_extents(self, views: Sequence[ExtentView]) -> None:
-        now_s = self._now_s()
-        epochs = {view.extent: int(view.readers[GROUP]["epoch"]) for view in views if GROUP in view.readers}
-        if any(self._epochs.get(extent, 0) != epoch for extent, epoch in epochs.items()):
-            moments = int((now_s - self._looked_s) / GRAIN_S) + 1
-            self.history.taken_over_s += [self._looked_s + GRAIN_S * each for each in range(moments)]
-        self._epochs |= epochs
-        self._looked_s = now_s
-        for view in views:
-            self.seen[view.extent] = view
-
-    async def _looks(self) -> None:
-        while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
-
-    async def _work(self, faults: Callable[[Flow], Awaitable[None]]) -> None:
-        looks = asyncio.create_task(self._looks())
-        try:
-            await super()._work(faults)
-        finally:
-            looks.cancel()
-
     async def _drain(self) -> None:
-        looks = asyncio.create_task(self._looks())
-        try:
-            await super()._drain()
-        finally:
-            looks.cancel()
+        await super()._drain()
         await self.look()
         for view in self.seen.values():
             if view.sealed_at is not None and view.end is not None:

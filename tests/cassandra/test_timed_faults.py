@@ -24,8 +24,6 @@ from capellini.queues.timed.proofs import DELIVERY_BITS
 pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
 BEYOND_LEASE_S: Final = patience_s(LEASE_S) + 2.0  # of a paused node: the others end its lease meanwhile
 SHARDS: Final = 6
-LOOK_S: Final = 0.1
-GRAIN_S: Final = 0.005  # a takeover lies somewhere between two looks: every moment there may be the one
 
 Tell = Callable[[str, object], None]
 
@@ -40,31 +38,23 @@ class TimedFlow(Flow):
         )  # fmt: skip
         self.history.epoch_bits = DELIVERY_BITS
         self.views: dict[int, ShardView] = {}
-        self._looked_s = self._now_s()
 
     async def look(self) -> None:
-        """Ask any node that answers for the shards, and note takeovers."""
+        """Ask any node that answers for the shards."""
         for server in self.servers:
             if not server.running:
                 continue
-            client = connect_async(server.url, patience_s=0.0, request_timeout_s=3.0)
+            client, asked_s = connect_async(server.url, patience_s=0.0, request_timeout_s=3.0), self._now_s()
             try:
                 views = {view.shard: view for view in await client.shards(self.queue)}
             except CapelliniError:
                 continue
             finally:
                 await client.close()
-            now_s = self._now_s()
-            if any(view.epoch != self.views[shard].epoch for shard, view in views.items() if shard in self.views):
-                moments = int((now_s - self._looked_s) / GRAIN_S) + 1
-                self.history.taken_over_s += [self._looked_s + GRAIN_S * each for each in range(moments)]
-            self.views, self._looked_s = views, now_s
+            changed = (one.epoch != views[shard].epoch for shard, one in self.views.items() if shard in views)
+            self.looked(asked_s, any(changed))
+            self.views = views
             return
-
-    async def looks(self) -> None:
-        while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
 
     def held_by(self, name: str) -> set[int]:
         return {shard for shard, view in self.views.items() if view.holder == name}
@@ -88,7 +78,6 @@ class TimedFlow(Flow):
 
 async def troubled(flow: TimedFlow, chance: random.Random, tell: Tell, at_once: bool) -> None:
     """One is killed and comes back; another is paused beyond its lease; one after the other, or at once."""
-    looks = asyncio.create_task(flow.looks())
     first, second = chance.sample(flow.servers, 2)
     both: set[str] = set()
 
@@ -106,17 +95,14 @@ async def troubled(flow: TimedFlow, chance: random.Random, tell: Tell, at_once: 
         both.discard(second.name)  # from now on it may work what the killed one held
         second.resume()
 
-    try:
-        await flow.answers(30)
-        if at_once:
-            await asyncio.gather(kill(), pause())
-        else:
-            await kill()
-            await pause()
-        await flow.answers(30)
-        await until(lambda: all(flow.held_by(server.name) for server in flow.servers), "all nodes hold shards again")
-    finally:
-        looks.cancel()
+    await flow.answers(30)
+    if at_once:
+        await asyncio.gather(kill(), pause())
+    else:
+        await kill()
+        await pause()
+    await flow.answers(30)
+    await until(lambda: all(flow.held_by(server.name) for server in flow.servers), "all nodes hold shards again")
 
 
 async def run(flow: TimedFlow, tell: Tell, at_once: bool) -> list[Violation]:
