@@ -14,8 +14,8 @@
   lowest of all; the invisibility pointer is the lowest with hidden messages.
 
 A hint is raised only by whoever looked (raise, then look again); whoever makes something visible earlier than the hint
-says lowers it after the change and before confirming. One of the two sees the other. A claim trusts what it knows of the
-list, and looks again a moment after: what was raised in between is lowered.
+says lowers it after the change and before confirming. One of the two sees the other. A claim trusts what it knows of
+the list, and looks again a moment after: what was raised in between is lowered.
 """
 
 from __future__ import annotations
