@@ -91,9 +91,9 @@ def test_the_chart_is_half_full_at_the_bar() -> None:
 
 
 def test_the_table_shows_every_figure_with_its_value_and_bar() -> None:
-    console = Console(width=200, record=True, file=io.StringIO())
+    console = Console(width=80, record=True, file=io.StringIO())
     console.print(
-        figures.as_grid(
+        figures.as_page(
             [
                 figures.judge("store.rocks.scan_vs_bare", 0.5, {"rows": 12_345}),
                 figures.unmeasured("peers.recovery_1M_s", "no peer"),
@@ -101,6 +101,7 @@ def test_the_table_shows_every_figure_with_its_value_and_bar() -> None:
         )
     )
     shown = console.export_text()
+    assert any("scan_vs_bare" in line and "0.5" in line and ">= 0.4" in line for line in shown.splitlines())
     for word in ("store.rocks.scan_vs_bare", "0.5", ">= 0.4", "12,345", "peers.recovery_1M_s", "not measured"):
         assert word in shown
 

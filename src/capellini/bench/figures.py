@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
+from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -76,7 +78,7 @@ BARS: Final[Mapping[str, str]] = {
     "peers.recovery_1M_s": "<= 3",
 }
 
-CHART_WIDTH: Final = 24  # characters; the bar itself stands in the middle
+CHART_WIDTH: Final = 10  # characters; the bar itself stands in the middle. All fits into 80 columns
 _COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">=": lambda value, wanted: value >= wanted,
     "<=": lambda value, wanted: value <= wanted,
@@ -128,20 +130,23 @@ def as_json_line(figure: Figure) -> str:
     return msgspec.json.encode(figure).decode()
 
 
-def as_grid(figures: Iterable[Figure]) -> Grid:
-    """A table to look at: green holds, red does not, and a chart of how far each is from its bar (the middle)."""
-    grid = Grid(header_style="bold")
-    grid.add_column("figure", overflow="fold", min_width=24)
+def as_page(figures: Iterable[Figure]) -> Group:
+    """To look at: green holds, red does not, and a chart of how far each is from its bar (the middle); below the table
+    how each came about."""
+    grid = Grid(header_style="bold", box=None, pad_edge=False)
+    grid.add_column("figure", overflow="fold")
     grid.add_column("value", justify="right", no_wrap=True)
     grid.add_column("bar", no_wrap=True)
     grid.add_column("", no_wrap=True)
-    grid.add_column("detail", overflow="fold")
+    details = []
     for figure in figures:
         style = "yellow" if figure.value is None else "green" if figure.holds else "red"
         shown = "not measured" if figure.value is None else f"{figure.value:,g}"
+        grid.add_row(figure.figure, Text(shown, style), figure.bar, Text(chart(figure), style))
         detail = ", ".join(f"{name} {_short(value)}" for name, value in figure.detail.items())
-        grid.add_row(figure.figure, Text(shown, style), figure.bar, Text(chart(figure), style), Text(detail, "dim"))
-    return grid
+        if detail:
+            details += [Text(f"\n{figure.figure}"), Padding(Text(detail, "dim"), (0, 0, 0, 2))]
+    return Group(grid, *details)
 
 
 def chart(figure: Figure) -> str:

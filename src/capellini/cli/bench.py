@@ -62,6 +62,6 @@ def bench(name: str, as_json: bool, quick: bool, only: str | None, strict: bool,
         for figure in measured:
             click.echo(figures.as_json_line(figure))
     else:
-        Console().print(figures.as_grid(measured))
+        Console().print(figures.as_page(measured))
     if strict and not all(figure.holds for figure in measured):
         sys.exit(1)
