@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
@@ -138,7 +138,7 @@ def as_page(figures: Iterable[Figure]) -> Group:
     grid.add_column("value", justify="right", no_wrap=True)
     grid.add_column("bar", no_wrap=True)
     grid.add_column("", no_wrap=True)
-    details = []
+    details: list[RenderableType] = []
     for figure in figures:
         style = "yellow" if figure.value is None else "green" if figure.holds else "red"
         shown = "not measured" if figure.value is None else f"{figure.value:,g}"
