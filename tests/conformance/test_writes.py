@@ -25,6 +25,15 @@ async def test_a_write_changes_the_columns_it_names_and_no_others(h: Harness) ->
 
 
 @every_store
+async def test_rows_that_are_said_to_be_new_go_in_with_rows_that_are_there_and_are_changed_like_any(h: Harness) -> None:
+    p = h.key()
+    await h.put(PLAIN, p, {K: {"text": "a"}})
+    await h.put(PLAIN, p, {("k", 2): {"text": "b", "number": 1}, ("k", 3): {"number": 2}}, new=True)
+    await h.put(PLAIN, p, {("k", 2): {"number": None, "flag": True}})
+    assert await h.rows(PLAIN, p) == {K: {"text": "a"}, ("k", 2): {"text": "b", "flag": True}, ("k", 3): {"number": 2}}
+
+
+@every_store
 async def test_none_deletes_a_cell(h: Harness) -> None:
     p = h.key()
     await h.put(PLAIN, p, {K: {"text": "a", "number": 1}}, static={"title": "x", "total": 1})

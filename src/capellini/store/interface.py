@@ -136,6 +136,7 @@ class Batch(msgspec.Struct, frozen=True):
     level: Level = Level.QUORUM
     sync: bool = True  # embedded: fsync before returning; False: survives the process, not the machine
     once: bool = False  # the store does not send it again by itself: whoever writes has better to do when it fails
+    new: bool = False  # nothing was ever written under these keys: embedded, it need not be looked up
 
 
 class Absent(enum.Enum):

@@ -152,15 +152,16 @@ class Putting:
         """True. Raises Unavailable when nothing was or will be written, Unknown when that is not known."""
         place = self._place
         lost = sent
+        new = not sent and all(row.key is None for row in rows)  # under a key others may have written them already
         while place.clock.elapsed_s() < deadline_s:
             try:
-                await write_rows(place, rows)
+                await write_rows(place, rows, new)
                 return True
             except Unavailable:
                 if not lost:
                     raise
             except Unknown:
-                lost = True
+                lost, new = True, False
             await place.clock.sleep(PAUSE_S)
         raise Unknown("the put may have been done: the store did not say")
 

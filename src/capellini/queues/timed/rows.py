@@ -118,9 +118,9 @@ def partition_of(place: TimedPlace, position: UUID) -> Key:
     return (*place.partition, part, shard_in(position))
 
 
-async def write_rows(place: TimedPlace, rows: Sequence[TimedRow]) -> None:
-    """All of them, one batch per partition, and their parts on the list. Raises Unavailable only if nothing was
-    written."""
+async def write_rows(place: TimedPlace, rows: Sequence[TimedRow], new: bool = False) -> None:
+    """All of them, one batch per partition, and their parts on the list. `new`: nobody has written them or knows of
+    them. Raises Unavailable only if nothing was written."""
     groups: dict[Key, list[TimedRow]] = {}
     for row in rows:
         groups.setdefault(partition_of(place, row.position), []).append(row)
@@ -128,7 +128,7 @@ async def write_rows(place: TimedPlace, rows: Sequence[TimedRow]) -> None:
     for partition, group in groups.items():
         ttl_s = place.ttl_s(max(row.due_ms for row in group))
         made = tuple([((row.position,), row_out(row)) for row in group])
-        writes.append(place.store.write(Batch(TIMED_ROWS, partition, made, ttl_s=ttl_s)))
+        writes.append(place.store.write(Batch(TIMED_ROWS, partition, made, ttl_s=ttl_s, new=new)))
         part, shard = str(partition[2]), shard_in(group[0].position)
         if (shard, part) not in place.listed:
             writes.append(_list_part(place, shard, part, group[0].due_ms, ttl_s))

@@ -97,7 +97,7 @@ class Batches:
             whole = plan.rows.whole(values, timestamp_us, expiry_us) if fresh and plan.blind else None
             if whole is None:
                 cells = plan.rows.cells(values, timestamp_us, expiry_us, now_us)
-                old = pending.get(place)
+                old = {} if batch.new and fresh else pending.get(place)
                 if old is None:
                     old = self._cells(plan.rows, space.rows, space.base + place)
                 whole = plan.rows.record(merge(old, cells))
