@@ -29,12 +29,22 @@ from capellini.local import addresses, config, cql, jars, network, processes, st
 from capellini.local import tls as certificates
 from capellini.local.config import CommitlogSync, Jvm
 from capellini.local.errors import ClusterError
-from capellini.local.health import NodeStatus, check_alone, check_whole, node_status, process_state
+from capellini.local.health import (
+    NOT_TOLD,
+    NodeStatus,
+    check_alone,
+    check_whole,
+    node_status,
+    process_state,
+    tell_again,
+    works,
+)
 from capellini.local.processes import ProcessId
 from capellini.local.state import STATE_FILE, ClusterState, NodeState, Shape, node_folder
 
 UP_TIMEOUT_S = 180.0  # 20 s on an idle machine with two cores; busy ones take several times that
 POLL_S = 0.25
+TELL_AGAIN_S = 15.0  # longer than any node takes that was told
 GRACE_S = 20.0  # a node told to end flushes its memory first
 
 Progress = Callable[[int], object]  # called with how many more nodes are there
@@ -197,6 +207,7 @@ class LocalCluster:
 
     def _wait_one(self, now: ClusterState, node: NodeState, whole: bool, deadline: float) -> None:
         last: Exception | None = None
+        told_s = time.monotonic()
         while time.monotonic() < deadline:
             if process_state(node) == "down":
                 raise ClusterError(f"node {node.config.number} ended by itself: see {node.config.folder}/output.log")
@@ -208,6 +219,9 @@ class LocalCluster:
                 return
             except (OSError, cql.CqlError) as failed:
                 last = failed
+            if NOT_TOLD in str(last) and time.monotonic() - told_s > TELL_AGAIN_S:
+                told_s = time.monotonic()
+                works(lambda: tell_again(now))
             time.sleep(POLL_S)
         raise ClusterError(f"node {node.config.number} is not ready in time: {last}; see {node.config.folder}")
 

@@ -14,6 +14,7 @@ from capellini.local.state import ClusterState, NodeState
 ASK_TIMEOUT_S = 3.0
 SCHEMA_TIMEOUT_S = 30.0  # a change of the schema waits for every node to take it up
 CHECK_KEYSPACE = "capellini_local"  # replicated on every node, empty
+NOT_TOLD = "INCOMPATIBLE_SCHEMA"  # what Cassandra says when a replica does not know the table
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -68,17 +69,28 @@ def check_alone(node: NodeConfig) -> None:
 
 def check_whole(node: NodeConfig, now: ClusterState) -> None:
     """The node answers a question it needs every node for."""
+    if node.number == 1:  # by one node only: the same table made by two at once would be two tables
+        _make_table(node, now)
+    question = f"SELECT id FROM {CHECK_KEYSPACE}.nothing WHERE id = 1"
+    ask(node, question, cql.ALL, ASK_TIMEOUT_S)
+
+
+def tell_again(now: ClusterState) -> None:
+    """A node that was not seen yet when the table was made is not told of it, and may not ask for minutes. A new table
+    is told to all that are there now."""
+    first = now.nodes[0].config
+    ask(first, f"DROP KEYSPACE IF EXISTS {CHECK_KEYSPACE}", cql.ONE, SCHEMA_TIMEOUT_S)
+    _make_table(first, now)
+
+
+def _make_table(node: NodeConfig, now: ClusterState) -> None:
     centres: dict[str, int] = {}
     for each in now.nodes:
         centres[each.config.dc] = centres.get(each.config.dc, 0) + 1
     replication = ", ".join(f"'{dc}': {count}" for dc, count in centres.items())
-    if node.number == 1:
-        # By one node only: the same table made by two at once would be two tables.
-        for statement in (
-            f"CREATE KEYSPACE IF NOT EXISTS {CHECK_KEYSPACE} WITH replication = "
-            f"{{'class': 'NetworkTopologyStrategy', {replication}}}",
-            f"CREATE TABLE IF NOT EXISTS {CHECK_KEYSPACE}.nothing (id int PRIMARY KEY)",
-        ):
-            ask(node, statement, cql.ONE, SCHEMA_TIMEOUT_S)
-    question = f"SELECT id FROM {CHECK_KEYSPACE}.nothing WHERE id = 1"
-    ask(node, question, cql.ALL, ASK_TIMEOUT_S)
+    for statement in (
+        f"CREATE KEYSPACE IF NOT EXISTS {CHECK_KEYSPACE} WITH replication = "
+        f"{{'class': 'NetworkTopologyStrategy', {replication}}}",
+        f"CREATE TABLE IF NOT EXISTS {CHECK_KEYSPACE}.nothing (id int PRIMARY KEY)",
+    ):
+        ask(node, statement, cql.ONE, SCHEMA_TIMEOUT_S)
