@@ -2,6 +2,7 @@
 
     GET /v1/channel, Upgrade: capellini-channel ──▶ 101 ──▶ frames both ways
     frame ──▶ admitted? ──▶ a task of its own ──▶ answer, when it is there; those of one turn of the loop are one write
+                        └─▶ begun at once, where its route allows that: no task, if it waits for nothing
 
 Each call goes the way that an HTTP request goes from its router on: the same gate, handlers, figures and errors.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import copy_context
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from capellini.api.exchange import MSGPACK, Request, Response
 from capellini.api.holding import Application
 from capellini.api.problems import problem
 from capellini.api.router import Kind
+from capellini.model.eager import Going, begun
 from capellini.model.errors import Invalid, TooLarge
 from capellini.model.frames import GIVE_UP, LEAVING, LEAVING_ID, Answer, Call, Splitter, call_of, frame_of
 
@@ -131,7 +134,16 @@ class Channel(asyncio.Protocol):
         assert request.route is not None
         if request.route.kind is Kind.TAKE:
             self._waits.add(id)
-        task = self._tasks[id] = self._loop.create_task(self._app.answer(request))
+        if request.route.at_once:
+            context = copy_context()  # as a task has: what it sets is its own
+            found = begun(self._app.answer(request), context)
+            if not isinstance(found, Going):
+                self._answer(id, request, found)
+                return
+            task = self._loop.create_task(found, context=context)
+        else:
+            task = self._loop.create_task(self._app.answer(request))
+        self._tasks[id] = task
         # As a callback, since a task that is cancelled before its first step runs nothing of its own.
         task.add_done_callback(partial(self._done, id, request))
 

@@ -50,6 +50,7 @@ class Route(msgspec.Struct, frozen=True, eq=False):
     media: tuple[str, ...] = ("application/json", "application/msgpack")
     raw: bool = False  # also takes the bare body of one message
     body_needed: bool = False
+    at_once: bool = False  # on a channel it is begun without a task: nothing in it asks for its own
 
     @property
     def label(self) -> str:

@@ -147,11 +147,11 @@ ROUTES: Final = (
     # the fast lane
     Route("POST", f"{QUEUE}/blocks/put", Kind.PUT, messages.put_block,
           "Put a block: an array of [body, attributes or nil, delay_ms]",
-          takes=list, gives=list[tuple[int, int]], media=PACKED_ONLY, body_needed=True),
+          takes=list, gives=list[tuple[int, int]], media=PACKED_ONLY, body_needed=True, at_once=True),
     Route("POST", f"{QUEUE}/blocks/get", Kind.TAKE, messages.take, "Get parcels: runs of messages as they were put",
           takes=wire.Take, gives=list, media=PACKED_ONLY, body_needed=True),
     Route("POST", f"{QUEUE}/blocks/ack", Kind.FINISH, messages.ack_parcels, "Ack ranges of parcels",
-          takes=list, gives=list[list[tuple[int, int]]], media=PACKED_ONLY, body_needed=True),
+          takes=list, gives=list[list[tuple[int, int]]], media=PACKED_ONLY, body_needed=True, at_once=True),
     # a look inside
     Route("GET", f"{QUEUE}/debug/buckets", Kind.READ, queues.buckets, "Buckets that are not finished",
           query=queues.BucketQuery, gives=Listed("buckets", service.BucketView)),

@@ -1,11 +1,12 @@
 """Batches by themselves: calls that wait while a request to the same queue is under way go together in the next one.
 
     idle ── items come ──▶ sent in this turn of the loop     a lone call waits for nobody
+      └── and always one caller alone of late ──▶ sent at once, in that caller's task
     one under way ── items come ──▶ they wait ── it ends ──▶ all that wait are the next request
                                         └─ a whole batch waits ──▶ sent beside it, up to MAX_UNDER_WAY
 
-Each batch runs in a task of its own: cancelling a caller takes its items out if they still wait, and never ends a
-batch that others share.
+A batch that may be shared runs in a task of its own: cancelling a caller takes its items out if they still wait, and
+never ends a batch that others share. Company shows while a batch is under way: somebody waits when it ends.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final, Generic, TypeVar
 from capellini.model.message import MAX_BATCH
 
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024  # one request; larger only when a single item is
+LONELY: Final = 8  # batches in a row of one caller each, with nobody waiting at their end
 MAX_UNDER_WAY: Final = 4  # whole batches to one queue at a time: enough to keep a node busy
 
 I = TypeVar("I")  # noqa: E741
@@ -56,17 +58,21 @@ class Batcher(Generic[I, R]):
         self._waiting = 0
         self._waiting_bytes = 0
         self._planned = False
+        self._alone = 0  # batches in a row of one caller
+        self._lone: asyncio.Future[None] | None = None  # done when the one in its caller's task is over
         self._under_way: set[asyncio.Task[None]] = set()
 
     @property
     def busy(self) -> bool:
-        return bool(self._calls or self._under_way)
+        return bool(self._calls or self._under_way or self._lone)
 
     async def submit(self, items: Sequence[I], sizes: Sequence[int] | None = None) -> list[R]:
         """The results of these items, in order. `sizes`: their bytes, where that matters."""
         if not items:
             return []
         loop = asyncio.get_running_loop()
+        if self._alone >= LONELY and not (self._calls or self._under_way or self._lone) and self._one(items, sizes):
+            return await self._send_alone(items, loop.create_future())
         future: asyncio.Future[list[R]] = loop.create_future()
         call = _Call(items, sizes, future)
         self._calls.append(call)
@@ -81,6 +87,24 @@ class Batcher(Generic[I, R]):
             if call.next < len(items) and call.left:
                 self._withdraw(call)
 
+    def _one(self, items: Sequence[I], sizes: Sequence[int] | None) -> bool:
+        """Do they fit into one batch?"""
+        return len(items) <= self._most and (not sizes or sum(sizes) <= self._most_bytes)
+
+    async def _send_alone(self, items: Sequence[I], over: asyncio.Future[None]) -> list[R]:
+        self._lone = over
+        try:
+            results = await self._send(list(items))
+            assert len(results) == len(items), "a batch gives one result per item"
+            return results
+        finally:
+            self._lone = None
+            over.set_result(None)
+            if self._calls:
+                self._alone = 0
+                if not self._planned:
+                    self._start()
+
     def _withdraw(self, call: _Call[I, R]) -> None:
         """What a caller that is gone still has waiting is not sent."""
         if call in self._calls:
@@ -90,7 +114,10 @@ class Batcher(Generic[I, R]):
 
     def _start(self) -> None:
         self._planned = False
-        while self._calls and (not self._under_way or (self._whole() and len(self._under_way) < self._most_under_way)):
+        while self._calls and (
+            not (self._under_way or self._lone)
+            or (self._whole() and len(self._under_way) < self._most_under_way)
+        ):
             task = asyncio.get_running_loop().create_task(self._run(self._next()))
             self._under_way.add(task)
             task.add_done_callback(self._ended)
@@ -100,6 +127,8 @@ class Batcher(Generic[I, R]):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
+        if self._calls or self._under_way:
+            self._alone = 0
         if not self._planned:
             self._start()
 
@@ -128,6 +157,7 @@ class Batcher(Generic[I, R]):
 
     async def _run(self, parts: list[tuple[_Call[I, R], int, int]]) -> None:
         call, start, end = parts[0]
+        self._alone = self._alone + 1 if len(parts) == 1 else 0
         if len(parts) == 1 and end - start == len(call.items):
             items = list(call.items)
         else:
@@ -154,9 +184,11 @@ class Batcher(Generic[I, R]):
 
     async def close(self) -> None:
         """Waits for what is under way or waiting."""
-        while self._under_way or self._calls:
+        while self.busy:
             if self._under_way:
                 await asyncio.wait(self._under_way)
+            elif self._lone is not None:
+                await asyncio.wait([self._lone])
             await asyncio.sleep(0)  # the ended tasks' callbacks start what waits
 
 

@@ -8,6 +8,7 @@ the channel takes no new calls; it ends when those under way are over.
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ FRAME_MOST: Final = 1 << 30  # an answer is as large as what was asked for
 HEAD_MOST: Final = 65_536  # of the answer to the upgrade
 ASK: Final = f"GET {PATH} HTTP/1.1\r\nconnection: upgrade\r\nupgrade: {UPGRADE}\r\n".encode()
 P = TypeVar("P", bound=asyncio.Protocol)
+_Asked = tuple[asyncio.Future[Answer], float, float]  # where the answer goes, until when, and after how many seconds
 
 
 class Channel(asyncio.Protocol):
@@ -28,7 +30,9 @@ class Channel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._splitter = Splitter(FRAME_MOST)
-        self._calls: dict[int, asyncio.Future[Answer]] = {}
+        self._calls: dict[int, _Asked] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_s = math.inf  # when it goes off: not after the first call that may be late
         self._next_id = 1
         self._head = b""  # of the answer to the upgrade, while it arrives
         self._open = False
@@ -45,23 +49,36 @@ class Channel(asyncio.Protocol):
         id = self._next_id
         self._next_id += 1
         answer: asyncio.Future[Answer] = self._loop.create_future()
-        self._calls[id] = answer
-        timer = self._loop.call_later(seconds, self._late, id, seconds)
+        until_s = self._loop.time() + seconds
+        self._calls[id] = (answer, until_s, seconds)
+        if until_s < self._next_s:
+            self._watch(until_s)
         self._transport.write(frame_of(Call(id, call, body)))
         try:
             return await answer
         finally:
-            timer.cancel()
             if self._calls.pop(id, None) is not None and self._open:  # the caller leaves
                 self._transport.write(frame_of(Call(id, GIVE_UP)))
             if not self._open and not self._calls:
                 self._transport.close()
 
-    def _late(self, id: int, seconds: float) -> None:
-        answer = self._calls.pop(id, None)
-        if answer is not None and not answer.done():
-            answer.set_exception(_lost(f"no answer within {seconds:g} s"))
-        self.leave()
+    def _watch(self, until_s: float) -> None:
+        """One timer for all calls: most are answered long before, and then it is not touched."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._next_s = until_s
+        self._timer = self._loop.call_at(until_s, self._look) if until_s < math.inf else None
+
+    def _look(self) -> None:
+        """Calls without an answer in time are lost, and nothing more is asked here."""
+        late = [id for id, (_, until_s, _) in self._calls.items() if until_s <= self._next_s]
+        for id in late:
+            answer, _, seconds = self._calls.pop(id)
+            if not answer.done():
+                answer.set_exception(_lost(f"no answer within {seconds:g} s"))
+        self._watch(min([until_s for _, until_s, _ in self._calls.values()], default=math.inf))
+        if late:
+            self.leave()
 
     def leave(self) -> None:
         """No new calls; those under way are waited for."""
@@ -72,7 +89,8 @@ class Channel(asyncio.Protocol):
     def fail(self, says: str) -> None:
         self._open = False
         calls, self._calls = self._calls, {}
-        for answer in calls.values():
+        self._watch(math.inf)
+        for answer, _, _ in calls.values():
             if not answer.done():
                 answer.set_exception(_lost(says))
         if not self.opened.done():
@@ -118,8 +136,8 @@ class Channel(asyncio.Protocol):
             self.leave()
             return
         waiting = self._calls.pop(answer.id, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_result(answer)
 
 
 def _lost(says: str) -> Lost:

@@ -7,6 +7,9 @@ shared with the others left, until its time is up.
     get, get, get ── one turn ──▶ take(3) ──▶ 2 came ──▶ 1, 1, and the third waits on
     get           ── alone    ──▶ take(1)                                  with nobody else: no task, no detour
 
+A client whose gets came one after the other for a while does not even wait that turn: who has asked alone so often asks
+alone again, and company shows by itself, since then one comes while another is under way.
+
 A caller that leaves is not waited for; what came for it goes to the others, or back to the queue. When all have left,
 the request is given up.
 """
@@ -23,6 +26,7 @@ from capellini.model.errors import CapelliniError, Unavailable
 H = TypeVar("H")
 Take = Callable[[int, float], Awaitable[list[H]]]  # count, wait_s
 GiveBack = Callable[[list[H]], Awaitable[object]]
+LONELY: Final = 8  # gets in a row, each after the one before was answered
 SHARED_MOST: Final = 1_000  # messages that one shared request asks for; large gets gain nothing by sharing
 
 
@@ -39,12 +43,22 @@ class Gets(Generic[H]):
         self._clock = clock
         self._joining: dict[Hashable, list[_Caller[H]]] = {}  # of this turn; the first of each waits for the others
         self._shared: set[asyncio.Task[None]] = set()
+        self._under_way = self._alone = 0  # gets; those in a row that met no other
 
     async def get(self, kind: Hashable, count: int, wait_s: float, take: Take[H], give_back: GiveBack[H]) -> list[H]:
         """Up to `count` messages. Gets of the same `kind` and `wait_s` differ in nothing but their count."""
-        if not 0 < count < SHARED_MOST:
-            return await take(count, wait_s)
-        key = (kind, wait_s)
+        self._alone = 0 if self._under_way else self._alone + 1
+        self._under_way += 1
+        try:
+            if self._alone > LONELY or not 0 < count < SHARED_MOST:
+                return await take(count, wait_s)
+            return await self._joined((kind, wait_s), count, wait_s, take, give_back)
+        finally:
+            self._under_way -= 1
+
+    async def _joined(
+        self, key: Hashable, count: int, wait_s: float, take: Take[H], give_back: GiveBack[H]
+    ) -> list[H]:
         future: asyncio.Future[list[H]] = asyncio.get_running_loop().create_future()
         callers = self._joining.get(key)
         if callers is None:

@@ -136,10 +136,16 @@ class Attempts:
     """One call's attempts: `failed` decides after each error whether to wait and try again, or raises."""
 
     def __init__(
-        self, rule: Rule, patience: Patience, clock: Clock, chance: Chance, closed: Callable[[], bool]
+        self,
+        rule: Rule,
+        patience: Patience,
+        clock: Clock,
+        chance: Chance,
+        closed: Callable[[], bool],
+        began_s: float | None = None,
     ) -> None:
         self._rule, self._patience, self._clock, self._chance, self._closed = rule, patience, clock, chance, closed
-        self._until_s = clock.elapsed_s() + patience.total_s
+        self._until_s = (clock.elapsed_s() if began_s is None else began_s) + patience.total_s
         self._made = 0
         self.lost = False  # an attempt may have been done
 
@@ -161,16 +167,18 @@ class PatientService(Relay):
         self.behind, self.patience, self._clock, self._chance = behind, patience, clock, chance
         self._closed = False
 
-    def attempts(self, operation: str) -> Attempts:
+    def attempts(self, operation: str, began_s: float | None = None) -> Attempts:
+        """Of a call that began then, or begins now."""
         rule = self.patience.rule(operation)
-        return Attempts(rule, self.patience, self._clock, self._chance, lambda: self._closed)
+        return Attempts(rule, self.patience, self._clock, self._chance, lambda: self._closed, began_s)
 
     async def call(self, operation: str, do: Callable[[Service], Awaitable[R]]) -> R:
-        attempts = self.attempts(operation)
+        began_s, attempts = self._clock.elapsed_s(), None
         while True:
             try:
                 return await do(self.behind)
             except CapelliniError as error:
+                attempts = attempts or self.attempts(operation, began_s)
                 await attempts.failed(error)
 
     async def put(self, name: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
@@ -253,11 +261,12 @@ class PatientService(Relay):
 
     async def settle_acks(self, name: str, acks: Sequence[ParcelAck]) -> tuple[Ranges, bool]:
         """The ranges that were acked, and whether an answer was lost: then what is missing is Unknown, not Stale."""
-        attempts = self.attempts("ack_parcels")
+        began_s, attempts = self._clock.elapsed_s(), None
         while True:
             try:
-                return await self.behind.ack_parcels(name, acks), attempts.lost
+                return await self.behind.ack_parcels(name, acks), attempts is not None and attempts.lost
             except CapelliniError as error:
+                attempts = attempts or self.attempts("ack_parcels", began_s)
                 await attempts.failed(error)
 
     async def close(self) -> None:

@@ -16,6 +16,9 @@ begins are applied one after another and written by ONE compare-and-set; the nex
 - Where one log makes writes durable, no round waits for its fsync: the next one builds on what is written, and each
   caller waits at the end for the fsync that all who wait share, before it has its answer. The log keeps the order:
   what is durable has all that it was built on.
+- Where in addition nobody else asks for anything (`Store.lonely`), or a command speaks for all that wait, it is decided
+  and written at once (`Store.swap`): no future, no task, no turn of the loop. What is not as remembered goes the way
+  above.
 - A command that raises concerns its caller only. Answers that change nothing, and errors, stand only when they were
   decided on a state that was read or learned after the command came in, or that the group's compare-and-set has
   proved to be current; never on an old memory.
@@ -91,7 +94,8 @@ class Cell(Generic[S]):
         self._ttl_s = ttl_s
         self._sync = sync
         self._waiting: list[_Waiting[S]] = []
-        self._task: asyncio.Task[Any] | None = None
+        self._busy = False  # rounds are under way
+        self._task: asyncio.Task[Any] | None = None  # that makes them, where it is one of its own
         self._known = False
         self._token: str | None = None
         self.seen: S | None = None
@@ -104,7 +108,7 @@ class Cell(Generic[S]):
 
     @property
     def busy(self) -> bool:
-        return self._task is not None
+        return self._busy
 
     def learn(self, values: dict[str, Value], mark: int | None = None, sent_at_s: float | None = None) -> None:
         """Raw values that were read elsewhere. `mark`: the cell's mark when that read was sent; what was learned
@@ -153,14 +157,21 @@ class Cell(Generic[S]):
         `fresh` is false. `durable` false: the caller sees to that itself before anybody hears of it (`Store.sync`).
         `at_once`: it speaks for all that wait already, and nobody cancels it; where nothing is far away, it is not put
         off for others to join."""
+        if self._store.alone and not self._busy and self._known and (at_once or self._store.lonely):
+            done = self._swapped(command)
+            if done is not None:
+                if self._sync if durable is None else durable:
+                    await self._store.sync()
+                return done[0]
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         self._waiting.append(_Waiting(command, fresh, answer))
-        if self._task is None and at_once and self._store.alone:
-            self._task = asyncio.current_task()
-            await self._rounds()
-        elif self._task is None:
-            self._task = loop.create_task(self._rounds())
+        if not self._busy:
+            self._busy = True
+            if at_once and self._store.alone:
+                await self._rounds()
+            else:
+                self._task = loop.create_task(self._rounds())
         try:
             result: T = await answer
         except CapelliniError:
@@ -170,6 +181,36 @@ class Cell(Generic[S]):
         if self._sync if durable is None else durable:
             await self._store.sync()
         return result
+
+    def _swapped(self, command: Callable[[S], tuple[S, T]]) -> tuple[T] | None:
+        """The change made on the state as it is remembered, without a wait; None: nothing was changed."""
+        before = self.seen
+        assert before is not None
+        try:
+            state, answer = command(before)
+            if state is before:
+                return None
+            mine = new_name(self._random)
+            token = follow(self._token, mine)
+            sent_at_s = self._clock.elapsed_s()
+            if not self._store.swap(self._cas(state, token)):
+                return None
+        except Unknown:
+            self._known = False
+            self._resolve("unknown")
+            raise
+        except Exception:  # the long way finds out whether it stands on the state as it is now
+            return None
+        self.mark += 1
+        self._token, self.seen, self.seen_at_s = token, state, sent_at_s
+        return (answer,)
+
+    def _cas(self, state: S, token: str) -> Cas:
+        expect = {TOKEN: self._token, **dict.fromkeys(self._absent)} if self._absent else {TOKEN: self._token}
+        values = self._encode(state)
+        values[TOKEN] = token
+        change = Change(self._key, expect, values)
+        return Cas(self._table, self._partition, (change,), ttl_s=self._ttl_s, level=self._level, sync=False)
 
     async def _rounds(self) -> None:
         group: list[_Waiting[S]] = []
@@ -187,7 +228,7 @@ class Cell(Generic[S]):
                 self._ended_s = self._clock.elapsed_s()
                 self._round_s = self._ended_s - began_s
         finally:  # there is somebody left only when this task was ended from outside: nobody waits for ever
-            self._task = None
+            self._busy, self._task = False, None
             _fail(group, Unknown("this node is stopping: it may have been done"))
             _fail(self._waiting, Unavailable("this node is stopping: nothing was changed"))
             self._waiting.clear()
@@ -246,10 +287,7 @@ class Cell(Generic[S]):
         """One compare-and-set until its outcome is known."""
         before, mine = self._token, new_name(self._random)
         token = follow(before, mine)
-        change = Change(
-            self._key, {TOKEN: before, **dict.fromkeys(self._absent)}, {**self._encode(state), TOKEN: token}
-        )
-        cas = Cas(self._table, self._partition, (change,), ttl_s=self._ttl_s, level=self._level, sync=False)
+        cas = self._cas(state, token)
         sent_at_s = self._clock.elapsed_s()
         try:
             outcome = await settle_named(self._store, self._clock, cas, self._key, before, mine)

@@ -250,6 +250,16 @@ class Store(ABC):
         stores."""
         return None
 
+    def swap(self, cas: Cas) -> bool:
+        """Embedded: a compare-and-set without a wait, of a row that is at hand. True: applied, and durable after
+        `sync`. False: nothing was changed, ask `compare_and_set`. Raises as that does."""
+        return False
+
+    @property
+    def lonely(self) -> bool:
+        """Embedded: one caller at a time asked for something lately, so that nobody is to be waited for."""
+        return False
+
     @abstractmethod
     async def skew_s(self) -> float:
         """How far the store's clock is ahead of the clock here, at best knowledge (0 when it is the same clock)."""

@@ -6,7 +6,8 @@
 
 Where the disk is quick the fsync is made on the event loop, after everything else that was ready: two changes of
 thread cost more than it does. Where it is slow it is made in one thread of its own and the loop goes on.
-Which of the two, the moving average of its duration decides.
+Which of the two, the moving average of its duration decides. Who was alone the last times (`lonely`) has it made at
+once, without a turn of the loop; every eighth time others may join, so that company is noticed.
 
 An fsync that failed says nothing about what reached the disk, and a second one that succeeds proves nothing about
 the first. So the first failure is final: whoever waits gets Unknown, and every later call is refused until the
@@ -31,6 +32,7 @@ from capellini.store.interface import Counts
 INLINE_BELOW_S: Final = 0.001_5  # two changes of thread cost a busy loop as much, and no request waits long for it
 GATHER_TURNS: Final = 8  # of the loop, without anybody joining: from its arrival a request takes about five to get here
 LONELY: Final = 1.2  # on average fewer than this share an fsync: then nobody is waited for
+PROBE: Final = 8  # of fsyncs in a row for one caller each, so many give others the chance to join once
 WEIGHT: Final = 0.1  # of the newest duration in the moving average: some ten fsyncs decide
 OUTLIER_S: Final = 0.02  # one stall of the disk counts at most so much, or it would keep us off the loop for long
 
@@ -70,11 +72,15 @@ class SyncWorker:
         self._written = 0  # batches given to RocksDB
         self._synced = 0  # of those, how many are durable
         self._shared = 1.0  # the moving average of how many share an fsync
+        self._alone = 0  # fsyncs in a row that nobody shared
         self.average_s = 0.0
         self.failure: Unavailable | None = None
 
     async def wait(self) -> None:
         """Everything written before this call is durable when it returns. Raises Unknown."""
+        if self.lonely:
+            self._flush_alone()
+            return
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.append(future)
@@ -82,6 +88,17 @@ class SyncWorker:
             self._running = True
             loop.call_soon(self._gather, loop)
         await future
+
+    @property
+    def lonely(self) -> bool:
+        """Whoever waits now waits alone, and would not give way to the loop."""
+        return (
+            self._alone % PROBE > 0
+            and not self._running
+            and self._shared <= LONELY
+            and self.average_s < INLINE_BELOW_S
+            and self.failure is None
+        )
 
     def written(self) -> None:
         """Something was written that a later fsync makes durable."""
@@ -108,6 +125,15 @@ class SyncWorker:
         if self._thread is not None:
             self._thread.close()
             self._thread = None
+
+    def _flush_alone(self) -> None:
+        error = self._timed_flush()
+        if error is not None:
+            raise self.fail(error) from error
+        self._counts.fsyncs += 1
+        self._synced = self._written
+        self._alone += 1
+        self._shared += WEIGHT * (1 - self._shared)
 
     def _gather(self, loop: asyncio.AbstractEventLoop, seen: int = 0, turns: int = 0) -> None:
         """Where several share an fsync, more may be on their way: each turn of the loop brings what has arrived a step
@@ -162,6 +188,7 @@ class SyncWorker:
                 self._counts.unknown += 1
                 future.set_exception(Unknown(f"it may be durable or not: {error or self.failure.says}"))
         self._shared += WEIGHT * (len(group) - self._shared)
+        self._alone = self._alone + 1 if len(group) == 1 else 0
         if self._waiting:
             loop.call_soon(self._gather, loop)
         else:

@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from capellini.model.eager import begun
 from capellini.model.errors import CapelliniError, StoreError
 from capellini.queues.resting import rest
 from capellini.queues.work.place import Gone, Place
@@ -54,7 +55,8 @@ class Getting:
         self._release = release
         self._current = current
         self._waiters: deque[_Waiter] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._serving = False
+        self._task: asyncio.Task[None] | None = None  # kept, so that it is not collected while it waits
         self._wake = asyncio.Event()
         self._quiet = 0  # empty looks in a row
         place.on_visible.append(self._wake.set)
@@ -66,8 +68,11 @@ class Getting:
         waiter = _Waiter(count, visibility_ms, deadline_s, loop.create_future())
         self._waiters.append(waiter)
         self._wake.set()
-        if self._task is None:
-            self._task = loop.create_task(self._serve())
+        if not self._serving:
+            self._serving = True
+            work = begun(self._serve()) if self._place.store.lonely else self._serve()
+            if work is not None:
+                self._task = loop.create_task(work)
         try:
             taken = await waiter.answer
             if taken:
@@ -109,7 +114,7 @@ class Getting:
                 if self._waiters and not more:
                     await self._rest(error)
         finally:
-            self._task = None
+            self._serving, self._task = False, None
             for waiter in self._waiters:  # only when this task was ended from outside
                 if not waiter.answer.done():
                     waiter.answer.cancel()

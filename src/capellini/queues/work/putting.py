@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from capellini.model.eager import begun
 from capellini.model.errors import CapelliniError, Overloaded, Unavailable, Unknown
 from capellini.queues.work.block import DELAYED, Block, Packed, block_of, cut, encode, joined, parts_of, tail
 from capellini.queues.work.bucket import voided
@@ -90,7 +91,7 @@ class Putting:
         self._place = place
         self._waiting: deque[_Piece] = deque()
         self._waiting_bytes = 0
-        self._groups: set[asyncio.Task[Any] | None] = set()  # those that will look for what waits
+        self._groups: dict[object, asyncio.Task[None] | None] = {}  # those that will look for what waits
         self._named: list[tuple[_Piece, float]] = []  # with ids of their own and deadlines, waiting to be written
         self._writing_named = False
         self._ahead: tuple[int, int, float] = (0, 0, 0.0)  # first, end, reserved at
@@ -151,16 +152,19 @@ class Putting:
         self._waiting.append(piece)
         self._waiting_bytes += len(piece.packed.elements)
         if len(self._groups) < GROUPS_AT_ONCE:
-            task = asyncio.get_running_loop().create_task(self._run())
-            self._groups.add(task)
+            key = object()
+            self._groups[key] = None
+            work = begun(self._run(key)) if self._place.store.lonely else self._run(key)
+            if work is not None:
+                self._groups[key] = asyncio.get_running_loop().create_task(work)
 
-    async def _run(self) -> None:
+    async def _run(self, key: object) -> None:
         try:
             while self._waiting:
                 group = self._next_group()
                 await self._run_pieces(group, self._put_group(group))
         finally:  # here and not in a callback: what is queued before a callback comes would wait for nobody
-            self._groups.discard(asyncio.current_task())
+            del self._groups[key]
 
     async def _run_pieces(self, group: list[_Piece], work: Coroutine[Any, Any, None]) -> None:
         try:

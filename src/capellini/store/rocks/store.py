@@ -272,17 +272,9 @@ class RocksStore(Store):
         await self._worker.wait()
 
     async def compare_and_set(self, cas: Cas) -> Outcome:
-        known = self._recent.holding(cas)
-        if known is not None:
-            self._writable(conditional=True)
-            made = self._batches.over(known, cas.changes[0])
-            if made is not None:
-                self.counts.rounds += 1
-                self._count(1, writes=1)
-                self._apply(made)
-                known.values = dict(cas.changes[0].values)
-                await (self._worker.wait() if cas.sync else self._turn())
-                return APPLIED
+        if self.swap(cas):
+            await (self._worker.wait() if cas.sync else self._turn())
+            return APPLIED
         check_cas(cas)
         plan = self._plan(cas.table)
         self._writable(conditional=True)
@@ -315,6 +307,24 @@ class RocksStore(Store):
             self._database.forget(prefix, space)
         await (self._worker.wait() if cas.sync else self._turn())
         return APPLIED
+
+    def swap(self, cas: Cas) -> bool:
+        known = self._recent.holding(cas)
+        if known is None:
+            return False
+        self._writable(conditional=True)
+        made = self._batches.over(known, cas.changes[0])
+        if made is None:
+            return False
+        self.counts.rounds += 1
+        self._count(1, writes=1)
+        self._apply(made)
+        known.values = dict(cas.changes[0].values)
+        return True
+
+    @property
+    def lonely(self) -> bool:
+        return self._worker.lonely
 
     def _remember(
         self,
