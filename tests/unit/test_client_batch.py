@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from capellini.client.batch import Batcher
+from capellini.client.batch import LONELY, Batcher
 
 
 class Sink:
@@ -128,3 +128,75 @@ async def test_closing_waits_for_what_was_begun() -> None:
     sink.gate.set()
     await closing
     assert await call == [2, 4, 6]
+
+
+async def alone(sink: Sink) -> Batcher[int, int]:
+    """A batcher whose callers came one after the other for a while."""
+    batcher = Batcher(sink.send)
+    for each in range(LONELY):
+        await batcher.submit([each])
+        await settled()
+    sink.batches.clear()
+    return batcher
+
+
+async def test_who_was_alone_for_long_is_sent_in_its_own_task() -> None:
+    sink = Sink()
+    batcher = await alone(sink)
+    with pytest.raises(StopIteration) as over:  # over with its first step
+        batcher.submit([1]).send(None)
+    assert over.value.value == [2] and not batcher.busy
+
+
+async def test_company_of_one_that_was_alone_waits_and_goes_together() -> None:
+    sink = Sink()
+    batcher = await alone(sink)
+    sink.gate.clear()
+    first = asyncio.create_task(batcher.submit([1]))
+    await settled()
+    others = [asyncio.create_task(batcher.submit([each])) for each in (2, 3)]
+    await settled()
+    assert sink.batches == [[1]]
+    sink.gate.set()
+    assert await asyncio.gather(first, *others) == [[2], [4], [6]]
+    await settled()
+    assert await asyncio.gather(*(batcher.submit([each]) for each in (4, 5))) == [[8], [10]]
+    assert sink.batches == [[1], [2, 3], [4, 5]]  # and from then on those of one turn go together again
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+async def test_the_end_of_one_alone_lets_the_others_go_on(how: str) -> None:
+    sink = Sink()
+    batcher = await alone(sink)
+    sink.gate.clear()
+    first = asyncio.create_task(batcher.submit([1]))
+    await settled()
+    other = asyncio.create_task(batcher.submit([2]))
+    await settled()
+    if how == "cancelled":
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        sink.gate.set()
+    else:
+        sink.failure = ValueError("no")
+        sink.gate.set()
+        with pytest.raises(ValueError, match="no"):
+            await first
+    (answer,) = await asyncio.gather(other, return_exceptions=True)
+    assert answer == [4] or how == "failed"
+    assert sink.batches == [[1], [2]] and not batcher.busy
+
+
+async def test_closing_waits_for_one_alone() -> None:
+    sink = Sink()
+    batcher = await alone(sink)
+    sink.gate.clear()
+    first = asyncio.create_task(batcher.submit([1]))
+    await settled()
+    closing = asyncio.create_task(batcher.close())
+    await settled()
+    assert not closing.done()
+    sink.gate.set()
+    await closing
+    assert await first == [2]

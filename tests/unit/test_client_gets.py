@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import pytest
 
-from capellini.client.gets import Gets
+from capellini.client.gets import LONELY, Gets
 from capellini.model.clock import RealClock
 from capellini.model.errors import Unavailable
 
@@ -168,3 +169,25 @@ async def test_closing_ends_what_waits() -> None:
     assert source.under_way == 0
     ends = await asyncio.gather(*calls, return_exceptions=True)
     assert [str(end) for end in ends] == ["this client is closed"] * 2
+
+
+async def test_who_asked_alone_for_long_waits_for_no_turn_until_there_is_company() -> None:
+    source = Source(100)
+    gets: Gets[int] = Gets(RealClock())
+
+    def get() -> Coroutine[Any, Any, list[int]]:
+        return gets.get("q", 1, 0.0, source.take, source.give_back)
+
+    for _ in range(LONELY):
+        await get()
+    with pytest.raises(StopIteration):  # over with its first step
+        get().send(None)
+    source.asked.clear()
+    source.gate = asyncio.Event()
+    first = asyncio.create_task(get())
+    await turn()
+    others = [asyncio.create_task(get()) for _ in range(3)]
+    await turn()
+    assert source.asked == [1, 3]  # company was noticed
+    source.gate.set()
+    assert len(await first) == 1 and all(len(found) == 1 for found in await asyncio.gather(*others))

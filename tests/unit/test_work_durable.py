@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -16,7 +17,9 @@ from capellini.model.service import Parcel, ParcelAck
 from capellini.node.broker import Broker
 from capellini.store.rocks import RocksStore
 from capellini.store.schema import TABLES
+from capellini.store.worker import ALONE
 
+T = TypeVar("T")
 ENTRIES = msgspec.msgpack.encode([(b"x", None, 0)] * 10)
 
 
@@ -79,3 +82,82 @@ async def test_a_claim_and_an_ack_in_one_bucket_share_an_fsync(broker: Broker) -
     _, taken = await asyncio.gather(broker.ack_parcels("jobs", [ack_of(parcel)]), broker.take("jobs", 5))
     assert [one.first for one in taken] == [5]
     assert store.counts.fsyncs - before == 1
+
+
+class Still:
+    """A clock that stands: nothing is read again for its age, and every fsync is quick."""
+
+    def now_s(self) -> float:
+        return 1_800_000_000.0
+
+    def elapsed_s(self) -> float:
+        return 1_000.0
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+@pytest.fixture
+async def quiet(tmp_path: Path) -> AsyncIterator[Broker]:
+    """One caller was alone for a while."""
+    store = await RocksStore.open(tmp_path / "q", clock=Still(), room_bytes=0)
+    await store.prepare(TABLES)
+    broker = Broker(store, Still(), random.Random(1))
+    await broker.create("jobs")
+    for _ in range(ALONE):
+        await life(broker)
+    await asyncio.sleep(0)
+    assert store.lonely
+    yield broker
+    await broker.close()
+    await store.close()
+
+
+async def life(broker: Broker) -> None:
+    worker = store_of(broker)._worker
+    await broker.put_block("jobs", ENTRIES)
+    assert worker.clean
+    (parcel,) = await broker.take("jobs", 10)
+    assert worker.clean
+    assert await broker.ack_parcels("jobs", [ack_of(parcel)]) == [[(0, 10)]]
+    assert worker.clean
+
+
+async def test_one_caller_alone_needs_no_turn_of_the_loop_and_is_durable(quiet: Broker) -> None:
+    store = store_of(quiet)
+    before = store.counts.fsyncs
+
+    async def at_once(call: Coroutine[Any, Any, T]) -> T:
+        await asyncio.sleep(0)  # each in a turn of its own, as calls come through a connection
+        with pytest.raises(StopIteration) as over:  # over with its first step
+            call.send(None)
+        assert store._worker.clean
+        result: T = over.value.value
+        return result
+
+    await at_once(quiet.put_block("jobs", ENTRIES))
+    (parcel,) = await at_once(quiet.take("jobs", 10))
+    assert await at_once(quiet.ack_parcels("jobs", [ack_of(parcel)])) == [[(0, 10)]]
+    assert store.counts.fsyncs == before + 3
+
+
+async def test_one_alone_that_cannot_be_synced_hears_of_it_and_nothing_is_taken_any_more(quiet: Broker) -> None:
+    await quiet.put_block("jobs", ENTRIES)
+    (parcel,) = await quiet.take("jobs", 5)
+
+    def fails() -> None:
+        raise OSError("the disk is gone")
+
+    store_of(quiet)._worker._flush = fails
+    with pytest.raises(Unknown):
+        await quiet.ack_parcels("jobs", [ack_of(parcel)])
+    with pytest.raises(Unavailable):
+        await quiet.put_block("jobs", ENTRIES)
+
+
+async def test_company_of_one_that_was_alone_is_noticed_and_shares_again(quiet: Broker) -> None:
+    store = store_of(quiet)
+    await asyncio.gather(*[quiet.put_block("jobs", ENTRIES) for _ in range(10)])
+    before, rounds = store.counts.fsyncs, store.counts.rounds
+    await asyncio.gather(*[quiet.put_block("jobs", ENTRIES) for _ in range(10)])
+    assert store.counts.fsyncs - before <= 2 and store.counts.rounds - rounds <= 2

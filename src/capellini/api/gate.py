@@ -38,10 +38,17 @@ class Gate:
 
     def admit(self, kind: Kind, size: int) -> CapelliniError | None:
         """None: it is in, and counts until `leave`."""
-        refusal = self._refusal(kind, size)
-        if refusal is not None:
-            self.refused[refusal[0]] += 1
-            return refusal[1]
+        limits = self.limits
+        if (
+            self.condition is not GOOD
+            or self.in_flight >= limits.max_requests
+            or self.waiting >= limits.max_waiting
+            or self.bytes + size > limits.max_bytes
+        ):  # not an easy case
+            refusal = self._refusal(kind, size)
+            if refusal is not None:
+                self.refused[refusal[0]] += 1
+                return refusal[1]
         if kind is Kind.TAKE:
             self.waiting += 1
         elif kind is not Kind.SYSTEM:

@@ -248,7 +248,7 @@ def _packed_only(request: Request) -> None:
 async def put_block(context: Context, request: Request) -> Response:
     _packed_only(request)
     runs = await context.service.put_block(request.name, request.body)
-    context.metrics.add("put", sum(count for _, count in runs))
+    context.metrics.add("put", sum([count for _, count in runs]))
     return packed_answer(runs)
 
 
@@ -257,12 +257,12 @@ async def take(context: Context, request: Request) -> Response:
     asked = _TAKE.read(request)
     call = context.service.take(request.name, asked.count, asked.wait_s, asked.visibility_s)
     parcels = await (woken(context, call) if asked.wait_s else call)
-    context.metrics.add("get", sum(parcel.count for parcel in parcels))
+    context.metrics.add("get", sum([parcel.count for parcel in parcels]))
     return packed_answer(parcels)
 
 
 async def ack_parcels(context: Context, request: Request) -> Response:
     _packed_only(request)
     acked = await context.service.ack_parcels(request.name, _PARCEL_ACKS.read(request))
-    context.metrics.add("ack", sum(count for ranges in acked for _, count in ranges))
+    context.metrics.add("ack", sum([count for ranges in acked for _, count in ranges]))
     return packed_answer(acked)

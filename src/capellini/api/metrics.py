@@ -73,7 +73,7 @@ class Metrics:
     # ---- adding
 
     def request(self, route: Route | None, status: int, seconds: float) -> None:
-        label = NO_ROUTE if route is None else self._label(route)
+        label = NO_ROUTE if route is None else self._labels.get(id(route)) or self._label(route)
         key = (label, status)
         self._requests[key] = self._requests.get(key, 0) + 1
         times = self._times.get(label)

@@ -9,7 +9,7 @@ runs in whatever called it: until its first wait it has no task of its own, and 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Generic, TypeVar
 
@@ -23,12 +23,14 @@ class Going(Coroutine[Any, Any, T], Generic[T]):
 
     def __init__(self, work: Coroutine[Any, Any, T], waits: Any) -> None:
         self._work, self._waits, self._told = work, waits, False
+        if waits is not None:  # a future, marked as one whose waiter is about to be known: that is later here,
+            waits._asyncio_future_blocking = False  # and others may want to wait for it until then
 
     def send(self, value: Any) -> Any:
         if self._told:
             return self._work.send(value)
         self._told = True
-        if self._waits is not None:  # somebody else may have waited for the same meanwhile, and taken this back
+        if self._waits is not None:
             self._waits._asyncio_future_blocking = True
         return self._waits
 
@@ -40,7 +42,8 @@ class Going(Coroutine[Any, Any, T], Generic[T]):
         self._work.close()
 
     def __await__(self) -> Generator[Any, Any, T]:
-        step, given = self.send, None
+        step: Callable[[Any], Any] = self.send
+        given: Any = None
         while True:
             try:
                 waits = step(given)

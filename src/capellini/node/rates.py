@@ -16,7 +16,8 @@ class Rate:
         self._began_s: float | None = None
 
     def add(self, count: int, now_s: float) -> None:
-        self._move(now_s)
+        if self._began_s is None or int(now_s / SLOT_S) != self._slot:
+            self._move(now_s)
         self._counts[self._slot % SLOTS] += count
 
     def per_s(self, now_s: float) -> float:

@@ -44,7 +44,9 @@ def names_of(trail: str | None) -> list[str]:
 
 def follow(trail: str | None, name: str) -> str:
     """The trail after the change `name`."""
-    return ",".join([name, *names_of(trail)][:NAMES])
+    if not trail:
+        return name
+    return f"{name},{trail}" if trail.count(",") < NAMES - 1 else f"{name},{trail.rpartition(',')[0]}"
 
 
 def was_mine(before: str | None, name: str, now: str | None) -> bool | None:

@@ -54,6 +54,12 @@ _PYTHON: Final = {
 }
 
 
+_PACKED: Final[dict[Type, Callable[[Any], bytes] | None]] = {  # of simple ones; None: as it is
+    Type.TEXT: str.encode,
+    Type.BLOB: None,
+    Type.INT: struct.Struct(">q").pack,
+    Type.BOOL: struct.Struct(">?").pack,
+}
 _SIMPLE: Final = (Type.TEXT, Type.BLOB, Type.INT, Type.BOOL)  # a value of the right Python type is a good one
 
 
@@ -76,6 +82,11 @@ class RowCodec:
         self._wholes: dict[tuple[str, ...] | None, Callable[[bytes, int], dict[str, Value]]] = {}
         self.whole: Final = self._compile_encoder() if columns else _never_whole
         self.simple: Final = frozenset(column.name for column in columns if column.type in _SIMPLE)
+        self._parts = [
+            (at, column.name, _PYTHON[column.type], _PACKED[column.type])
+            for at, column in enumerate(columns)
+            if column.type in _SIMPLE
+        ]
         self._pieces = self._compile_decoder()
 
     # ---- to bytes
@@ -115,12 +126,18 @@ class RowCodec:
             return self.whole(values, timestamp_us, 0)
         parts = [b"\x02"]
         try:
-            for at, column in enumerate(self.columns):
-                if column.name in values:
-                    data = encode_value(column, values[column.name])
-                    parts.append(_CELL.pack(at, timestamp_us, PLAIN, 0, len(data)))
-                    parts.append(data)
-        except Invalid:
+            for at, name, python, packed in self._parts:
+                if name not in values:
+                    continue
+                value = values[name]
+                if type(value) is not python:
+                    return None
+                data: bytes = packed(value) if packed is not None else value  # type: ignore[assignment]
+                if len(data) > MAX_VALUE_BYTES:
+                    return None
+                parts.append(_CELL.pack(at, timestamp_us, PLAIN, 0, len(data)))
+                parts.append(data)
+        except (UnicodeEncodeError, struct.error):
             return None
         return b"".join(parts)
 

@@ -7,7 +7,8 @@
 Where the disk is quick the fsync is made on the event loop, after everything else that was ready: two changes of
 thread cost more than it does. Where it is slow it is made in one thread of its own and the loop goes on.
 Which of the two, the moving average of its duration decides. Who was alone the last times (`lonely`) has it made at
-once, without a turn of the loop; every eighth time others may join, so that company is noticed.
+once, without a turn of the loop. Company is noticed by the next one: whoever comes in the same turn of the loop could
+have shared it, so from then on fsyncs are put off for others again.
 
 An fsync that failed says nothing about what reached the disk, and a second one that succeeds proves nothing about
 the first. So the first failure is final: whoever waits gets Unknown, and every later call is refused until the
@@ -32,7 +33,7 @@ from capellini.store.interface import Counts
 INLINE_BELOW_S: Final = 0.001_5  # two changes of thread cost a busy loop as much, and no request waits long for it
 GATHER_TURNS: Final = 8  # of the loop, without anybody joining: from its arrival a request takes about five to get here
 LONELY: Final = 1.2  # on average fewer than this share an fsync: then nobody is waited for
-PROBE: Final = 8  # of fsyncs in a row for one caller each, so many give others the chance to join once
+ALONE: Final = 8  # fsyncs in a row for one caller each: the next one is made at once
 WEIGHT: Final = 0.1  # of the newest duration in the moving average: some ten fsyncs decide
 OUTLIER_S: Final = 0.02  # one stall of the disk counts at most so much, or it would keep us off the loop for long
 
@@ -73,15 +74,18 @@ class SyncWorker:
         self._synced = 0  # of those, how many are durable
         self._shared = 1.0  # the moving average of how many share an fsync
         self._alone = 0  # fsyncs in a row that nobody shared
+        self._just_now = False  # one was made at once in this turn of the loop
         self.average_s = 0.0
         self.failure: Unavailable | None = None
 
     async def wait(self) -> None:
         """Everything written before this call is durable when it returns. Raises Unknown."""
-        if self.lonely:
-            self._flush_alone()
-            return
         loop = asyncio.get_running_loop()
+        if self.lonely:
+            self._flush_alone(loop)
+            return
+        if self._just_now:
+            self._alone = 0
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.append(future)
         if not self._running:
@@ -93,7 +97,8 @@ class SyncWorker:
     def lonely(self) -> bool:
         """Whoever waits now waits alone, and would not give way to the loop."""
         return (
-            self._alone % PROBE > 0
+            self._alone >= ALONE
+            and not self._just_now
             and not self._running
             and self._shared <= LONELY
             and self.average_s < INLINE_BELOW_S
@@ -126,7 +131,9 @@ class SyncWorker:
             self._thread.close()
             self._thread = None
 
-    def _flush_alone(self) -> None:
+    def _flush_alone(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._just_now = True
+        loop.call_soon(self._turned)
         error = self._timed_flush()
         if error is not None:
             raise self.fail(error) from error
@@ -134,6 +141,9 @@ class SyncWorker:
         self._synced = self._written
         self._alone += 1
         self._shared += WEIGHT * (1 - self._shared)
+
+    def _turned(self) -> None:
+        self._just_now = False
 
     def _gather(self, loop: asyncio.AbstractEventLoop, seen: int = 0, turns: int = 0) -> None:
         """Where several share an fsync, more may be on their way: each turn of the loop brings what has arrived a step

@@ -155,10 +155,11 @@ class RocksStore(Store):
 
     def _writable(self, conditional: bool = False) -> None:
         """Raises Unavailable or Full: nothing was changed."""
-        self._open()
-        if self._lock is None:
-            raise Unavailable(f"{self.folder} is open for reading only: another process writes it")
-        self._worker.check()
+        if self._closed or self._lock is None or self._worker.failure is not None:
+            self._open()
+            if self._lock is None:
+                raise Unavailable(f"{self.folder} is open for reading only: another process writes it")
+            self._worker.check()
         self._room.check(conditional)
 
     def _plan(self, table: Table) -> Plan:
