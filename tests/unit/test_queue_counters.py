@@ -308,28 +308,3 @@ def test_a_state_of_a_queue_merges_sums_and_sketches() -> None:
     assert value["puts"] == 33 and value["acks"] == 0
     assert round(value["producers"]["estimate"]) == 4
     assert value["delivered_after_s"]["count"] == 6 and value["acked_after_s"]["quantiles"]["0.5"] == 2.0
-
-
-async def test_a_flush_under_way_at_the_end_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "FLUSH_S", 0.001)
-    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'data'}"))
-    await node.service.create("jobs")
-    flushing, may_go_on = asyncio.Event(), asyncio.Event()
-    fix = node._keeper.counters._names.fix
-
-    async def slow(name: str, kind: str) -> None:
-        flushing.set()
-        await may_go_on.wait()
-        await fix(name, kind)
-
-    monkeypatch.setattr(node._keeper.counters._names, "fix", slow)
-    await node.service.put("jobs", [NewMessage(b"x")] * 7)
-    await flushing.wait()
-    stopping = asyncio.create_task(node._keeper.statistics.stop())
-    for _ in range(3):
-        await asyncio.sleep(0)
-    may_go_on.set()
-    await stopping
-    await node.close()
-    async with connect_async(f"rocks:{tmp_path / 'data'}") as client:
-        assert (await client.statistics("jobs")).puts == 7

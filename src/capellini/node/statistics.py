@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -48,7 +48,6 @@ MOST_QUEUES: Final = 5_000  # as many as a node keeps open
 log: Final = logging.getLogger("capellini.statistics")
 
 Key = tuple[str, int]  # queue, generation
-T = TypeVar("T")
 
 
 class Since:
@@ -94,7 +93,7 @@ class QueueStatistics:
         self._producer = producer
         self._queues: dict[Key, Since] = {}
         self._cleared: dict[Key, None] = {}  # generations that are over, in order: nothing more is written of them
-        self._flushes: set[asyncio.Task[Any]] = set()  # under way
+        self._flushes: set[asyncio.Task[bool]] = set()  # begun by readers
         self._background = Background(self._turns)
 
     def start(self) -> None:
@@ -103,7 +102,7 @@ class QueueStatistics:
     async def stop(self) -> None:
         """What is pending is written, if the store lets us."""
         await self._background.stop()
-        await asyncio.gather(*self._flushes, return_exceptions=True)
+        await asyncio.gather(*self._flushes)
         while any(any(since.sums.values()) for since in self._queues.values()):
             if not await self.flush():
                 return  # the store does not take it: that second is lost, as in a crash
@@ -185,13 +184,7 @@ class QueueStatistics:
     async def _turns(self) -> None:
         while True:
             await self._clock.sleep(self._random.uniform(FLUSH_S * 0.8, FLUSH_S * 1.2))
-            await asyncio.shield(self._begun(self.flush()))  # the end waits for it: cut off, its counts would be lost
-
-    def _begun(self, flush: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(flush)
-        self._flushes.add(task)
-        task.add_done_callback(self._flushes.discard)
-        return task
+            await self.flush()
 
     async def flush(self) -> int:
         """Write what is pending, of so many queues at most. How many were written."""
@@ -241,7 +234,9 @@ class QueueStatistics:
     async def totals(self, queue: str, generation: int) -> tuple[dict[str, Any], bool]:
         """Of all nodes, this one's up to now; False: a store that takes no writes now keeps some of these back. Raises
         StoreError."""
-        flush = self._begun(self._flush((queue, generation)))
+        flush = asyncio.get_running_loop().create_task(self._flush((queue, generation)))
+        self._flushes.add(flush)
+        flush.add_done_callback(self._flushes.discard)
         await asyncio.wait({flush}, timeout=READER_WAITS_S)
         whole = flush.done() and flush.result()
         try:
