@@ -283,7 +283,7 @@ class Holder:
             return 0.0
         clock = self.place.clock
         since_s = clock.elapsed_s() - self._stepped_s
-        barred = min(self._barred, default=None)
+        barred = min((ticks for ticks in self._barred if ticks > self._confirmed), default=None)  # others were passed
         pace = Pace(self.place.now_ticks(), self._confirmed, self._woken, since_s, self._quiet, self._calm, barred)
         horizon, wait_s = next_step(pace, 0.0 if self.place.store.alone else WOKEN_EVERY_S)
         if not horizon:
@@ -295,8 +295,8 @@ class Holder:
         return 0.0
 
     def _full(self) -> bool:
-        desk = self.desk
-        return len(desk) - desk.flying >= ROOM_ROWS or desk.bytes >= ROOM_BYTES or desk.too_much_flies
+        count, size = self.desk.waits
+        return count >= ROOM_ROWS or size >= ROOM_BYTES or self.desk.too_much_is_out
 
     async def _publish(self, horizon: int) -> None:
         self.published = horizon  # from the sending on: nothing may be placed below
@@ -336,7 +336,7 @@ class Holder:
         options = self.place.options
         for message in self.desk.roll(self.place.now_ms()):
             if options.delivery_limit and options.dead_letters and message.deliveries >= options.delivery_limit:
-                self.desk.leave(message)
+                self.desk.put_aside(message)
                 self.spawn(self._bury(self, message))
 
     def take(self, count: int, visibility_ms: int) -> list[Message]:

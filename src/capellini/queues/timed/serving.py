@@ -16,7 +16,7 @@ from capellini.model.errors import CapelliniError, Invalid, Stale, Unavailable
 from capellini.model.message import Delivery
 from capellini.model.timed import DueMessage, ShardView
 from capellini.queues.timed import acting, changing
-from capellini.queues.timed.desk import Message, State
+from capellini.queues.timed.desk import Desk, Message, State
 from capellini.queues.timed.holder import Holder, read_halted
 from capellini.queues.timed.horizon import OPERATOR_EPOCH
 from capellini.queues.timed.place import TimedPlace
@@ -33,6 +33,7 @@ LAG_ALARM_SHARE: Final = 0.5  # of the retention: a cursor that is so far behind
 
 NEAR_ITS_END: Final = "its oldest message comes near the end of its retention"
 TOO_MUCH_FLIES: Final = "too many bytes are in flight: it hands out nothing until consumers ack or give back"
+TOO_MUCH_HIDDEN: Final = "too many bytes are hidden or in flight: it reads no further until they are acked or come back"
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -126,7 +127,7 @@ class Serving:
             in_flight_bytes=desk.flying_bytes,
             retired=shard >= place.options.shards,
             takeovers=holder.epoch,
-            suspicious=NEAR_ITS_END if near else TOO_MUCH_FLIES if desk.too_much_flies else "",
+            suspicious=NEAR_ITS_END if near else _held_back(desk),
         )
 
     async def listed(self, shard: int, from_ms: int, to_ms: int, count: int) -> tuple[list[DueMessage], bool]:
@@ -152,6 +153,10 @@ class Serving:
             complete = ticks_of(after) >= end
             if complete or len(scheduled) >= count or looked >= LISTED_ROWS:
                 return sorted(found + scheduled, key=lambda one: (one.due_at, one.id)), complete
+
+
+def _held_back(desk: Desk) -> str:
+    return TOO_MUCH_FLIES if desk.too_much_flies else TOO_MUCH_HIDDEN if desk.too_much_is_out else ""
 
 
 _STATE: Final = {State.WAITING: "scheduled", State.READY: "ready", State.FLYING: "in_flight"}
