@@ -4,15 +4,18 @@ of messages that were read long ago. Told by hand."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.simulation.timed_stage import Stage, told
 
 from capellini.model.errors import Paused
-from capellini.model.message import Entry
+from capellini.model.message import Entry, NewMessage
 from capellini.model.service import NackItem
-from capellini.queues.timed import holder
+from capellini.queues.timed import holder, serving
+from capellini.queues.timed.desk import AROUND_BYTES
 from capellini.queues.timed.positions import parse_id
+from capellini.queues.timed.rows import Reach, read_between
 
 
 async def nacked(stage: Stage, count: int, delay_s: float) -> None:
@@ -79,5 +82,36 @@ def test_a_change_of_what_was_read_long_ago_does_not_stop_the_reading() -> None:
         (held,) = [holders[0] for (name, _), holders in node.keeper._holders.items() if name == "q"]
         with held.barred(old):  # as somebody does who looks for a message that was moved from there
             await comes_soon(stage)
+
+    told(story)
+
+
+def test_lists_and_counts_read_large_bodies_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = AROUND_BYTES + 1_000
+    monkeypatch.setattr(holder, "FIRST_ROWS", 4)
+    monkeypatch.setattr(holder, "PAGE_BYTES", 4 * one)
+    pages: list[int] = []
+
+    async def counted(*asked: Any) -> Reach:
+        reach = await read_between(*asked)
+        pages.append(len(reach.rows))
+        return reach
+
+    monkeypatch.setattr(serving, "read_between", counted)
+
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        later = [NewMessage(b"m" * 1_000, delay_s=600.0 + at) for at in range(40)]
+        await stage.do(node, node.broker.put("q", later))
+        queue = await stage.queue(node)
+        assert len(await stage.do(node, queue.due_between(0, serving.FAR_MS, 100))) == 40
+        counts = await stage.do(node, queue.statistics())
+        assert (counts.scheduled, counts.exact) == (40, True) and max(pages) == 4
+        assert counts.oldest_due_ms == int(
+            1000 * (await stage.do(node, queue.due_between(0, serving.FAR_MS, 1)))[0].due_at
+        )
+        monkeypatch.setattr(serving, "COUNTED_BYTES", 10 * one)
+        counts = await stage.do(node, queue.statistics())
+        assert (counts.scheduled, counts.exact) == (12, False)
 
     told(story)

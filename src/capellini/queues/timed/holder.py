@@ -79,7 +79,7 @@ class Holder:
         self._stepped_s = -1e9
         self._parts: list[str] = []  # that had rows and are not dropped
         self._dropped = ""
-        self._page_rows = FIRST_ROWS
+        self.rows_at_once = FIRST_ROWS  # read: fewer, where they are large
         self._read_since = False  # something was read, and no snapshot says so
         self._nudge = asyncio.Event()
         self._loops: set[asyncio.Task[Any]] = set()  # ended when this stops
@@ -305,9 +305,9 @@ class Holder:
         self.place.saw_horizon(self.shard, horizon)
 
     async def _read(self) -> None:
-        reach = await read_between(self.place, self.shard, self.read, self._confirmed, self._page_rows)
+        reach = await read_between(self.place, self.shard, self.read, self._confirmed, self.rows_at_once)
         if reach.rows:
-            self._page_rows = page_rows(reach.rows)
+            self.rows_at_once = page_rows(reach.rows)
             self._read_since = True
         passed = await self.judging.prepared(reach)
         if self.stopped or passed is None:
