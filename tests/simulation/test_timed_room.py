@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tests.simulation.timed_stage import Stage, told
 
-from capellini.model.errors import Paused
+from capellini.model.errors import Paused, Unavailable
 from capellini.model.message import Entry, NewMessage
 from capellini.model.service import NackItem
-from capellini.queues.timed import holder, serving
+from capellini.queues.timed import holder, judging, serving
 from capellini.queues.timed.desk import AROUND_BYTES
 from capellini.queues.timed.positions import parse_id
-from capellini.queues.timed.rows import Reach, read_between
+from capellini.queues.timed.rows import Reach, TimedRow, read_between
 
 
 async def nacked(stage: Stage, count: int, delay_s: float) -> None:
@@ -113,5 +113,27 @@ def test_lists_and_counts_read_large_bodies_a_few_at_a_time(monkeypatch: pytest.
         monkeypatch.setattr(serving, "COUNTED_BYTES", 10 * one)
         counts = await stage.do(node, queue.statistics())
         assert (counts.scheduled, counts.exact) == (12, False)
+
+    told(story)
+
+
+def test_keys_that_the_store_told_of_are_not_asked_for_again_because_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted, asked = judging.accepted, 0
+
+    async def every_other(place: Any, key: str, row: TimedRow) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked % 2:
+            raise Unavailable("not now")
+        return await accepted(place, key, row)
+
+    monkeypatch.setattr(judging, "accepted", every_other)
+
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        keyed = [NewMessage(b"m", key=f"k{at}", delay_s=20.0) for at in range(6)]
+        await stage.do(node, node.broker.put("q", keyed))
+        await asyncio.sleep(25.0)
+        assert len(await stage.get(node)) == 6 and asked == 12
 
     told(story)

@@ -42,6 +42,7 @@ class Judging:
         self.hidden, self.counts = known.hidden, known.counts  # what earlier holders noted of rows
         self.recent: dict[Name, None] = dict.fromkeys(known.recent)  # in the order in which they came
         self._added = self._kept = 0
+        self._named: dict[UUID, bool] = {}  # of the page at hand: is this row the one that its key names? For good
 
     def noted(self, row: TimedRow) -> tuple[int, int]:
         """Until when this message is hidden (0: it is not), and how often it was delivered. Asked once, when it comes
@@ -70,15 +71,19 @@ class Judging:
                 passed.add(row.position)
         if again:
             return None
+        self._named.clear()
         for name in moved:  # their puts may not be through: copies of them are no messages either
             self.remember(name)
         return passed
 
     async def _of_its_key(self, row: TimedRow) -> bool:
-        """Is this the id that its key names? Copies of what was read, and moved rows, have been asked for before."""
+        """Is this the id that its key names? Copies of what was read, and moved rows, have been asked for before; and
+        so have those of a page that is read again because the store did not answer for one of them."""
         if row.key is None or row.version or row.name in self.recent:
             return True
-        return await accepted(self._place, row.key, row)
+        if row.position not in self._named:
+            self._named[row.position] = await accepted(self._place, row.key, row)
+        return self._named[row.position]
 
     async def _moved_on(self, row: TimedRow, there: UUID, read_to: UUID) -> bool:
         """A row whose message was moved away: to a later place, then that one's row must be there. True: it was
