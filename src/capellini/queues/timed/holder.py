@@ -395,9 +395,7 @@ class Holder:
         """Parts wholly below the cursor go as they are, without looking at their rows."""
         if not self._parts:
             return
-        first = self.desk.first()
-        reached = min(ticks_of(self.read), ticks_of(first.row.position) if first else ticks_of(self.read))
-        limit = part_of(reached, self._granularity)
+        limit = part_of(self.cursor_ticks, self._granularity)
         while self._parts and self._parts[0] < limit:
             stamp_us = int(self.place.clock.now_s() * 1e6) + DROP_AHEAD_US
             partition = (*self.place.partition, self._parts[0], self.shard)
@@ -408,9 +406,10 @@ class Holder:
 
     @property
     def cursor_ticks(self) -> int:
-        """All that lies before is finished."""
+        """All that lies before is finished, durably: what is passed over while its cancel is written is not yet."""
         first = self.desk.first()
-        return ticks_of(first.row.position) if first else ticks_of(self.read)
+        unfinished = [*self.judging.tentative, *([first.row.position] if first else [])]
+        return min([ticks_of(self.read), *map(ticks_of, unfinished)])
 
 
 def page_rows(rows: Sequence[TimedRow]) -> int:
