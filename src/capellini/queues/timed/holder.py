@@ -271,7 +271,7 @@ class Holder:
         self._nudge.clear()
         self.roll()
         await self._drop_parts()
-        if self._read_since:
+        if self._read_since or self.committing.put_off:
             self._read_since = not self.committing.want_snapshot()
         if self.published > self._confirmed:
             await self._publish(self.published)
