@@ -7,7 +7,8 @@ this process without a detour, another node's through bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
@@ -161,14 +162,15 @@ class Serving:
         found = [due_message(m.row, _STATE[m.state], m.deliveries) for m in here if m.state in _STATE]
         scheduled: list[DueMessage] = []
         looked = 0
-        async for page in self._beyond(holder, from_ms, to_ms, count):
-            scheduled += [due_message(row, "scheduled", 0) for row in page.rows if from_ms <= row.due_ms < to_ms]
-            looked += max(1, page.looked)
-            if page.last or len(scheduled) >= count or looked >= LISTED_ROWS:
-                break
+        async with aclosing(self._beyond(holder, from_ms, to_ms, count)) as pages:
+            async for page in pages:
+                scheduled += [due_message(row, "scheduled", 0) for row in page.rows if from_ms <= row.due_ms < to_ms]
+                looked += max(1, page.looked)
+                if page.last or len(scheduled) >= count or looked >= LISTED_ROWS:
+                    break
         return sorted(found + scheduled, key=lambda one: (one.due_at, one.id)), page.last
 
-    async def _beyond(self, holder: Holder, from_ms: int, to_ms: int, count: int) -> AsyncIterator[Page]:
+    async def _beyond(self, holder: Holder, from_ms: int, to_ms: int, count: int) -> AsyncGenerator[Page]:
         """What is scheduled and was not read yet, in pages that fit into memory, whatever the bodies are."""
         after = max(holder.read, before(ticks_of_ms(from_ms)), key=order_key)
         known, end = set(holder.desk.ids), ticks_of_ms(to_ms) - 1
@@ -192,11 +194,12 @@ class Serving:
         holder.roll()
         dues = [m.row.due_ms for m in holder.desk.messages.values() if m.state in _STATE]
         oldest, scheduled, looked, size = min(dues, default=FAR_MS), 0, 0, 0
-        async for page in self._beyond(holder, 0, FAR_MS, COUNTED_ROWS):
-            scheduled, looked, size = scheduled + len(page.rows), looked + max(1, page.looked), size + page.size
-            oldest = min([oldest, *(row.due_ms for row in page.rows)])
-            if page.last or looked >= COUNTED_ROWS or size >= COUNTED_BYTES:
-                break
+        async with aclosing(self._beyond(holder, 0, FAR_MS, COUNTED_ROWS)) as pages:
+            async for page in pages:
+                scheduled, looked, size = scheduled + len(page.rows), looked + max(1, page.looked), size + page.size
+                oldest = min([oldest, *(row.due_ms for row in page.rows)])
+                if page.last or looked >= COUNTED_ROWS or size >= COUNTED_BYTES:
+                    break
         return Counted(view, scheduled, None if oldest == FAR_MS else oldest, page.last)
 
 
