@@ -204,6 +204,23 @@ def test_a_group_with_a_delay_gets_messages_later_than_others() -> None:
     run(work(), 1)
 
 
+def test_a_delay_that_is_taken_back_holds_nothing_any_more() -> None:
+    """What a group waits for was found under its former delay."""
+
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes, delay_s=3600.0)
+        await put(node, [b"x"])
+        assert await pull(node, wait_s=1.0) == []
+        await (await node.queue()).change_group("g", {"delay_s": 10.0})
+        assert await pull(node, wait_s=1.0) == []
+        assert (await _owner(node)).next_ms() is not None
+        await (await node.queue()).change_group("g", {"delay_s": 0})
+        assert bodies_in(await pull(node, wait_s=1.0)) == [b"x"]
+
+    run(work(), 1)
+
+
 def test_a_flush_waits_for_what_is_being_written() -> None:
     async def work() -> None:
         _, nodes = await simulated("a")
