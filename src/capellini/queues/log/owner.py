@@ -372,6 +372,7 @@ class Owner:
         returns."""
         self.require()
         self.roll()
+        full = self.desk.full or self.desk.crowded
         acked: list[tuple[list[Range], int]] = []
         found = [self._settle(item, acked) for item in items]
         nacked = any(item.verb in ("nack", "release") for item in items)
@@ -379,7 +380,7 @@ class Owner:
             await self._cursors.commit()
             for ranges, deliveries in acked:
                 tell(self.place, self.place.events.acked, self.known_as, ranges, deliveries)
-        if self.desk.full or nacked:
+        if full or nacked:
             self._nudge()
         return [Settled([(first, end - first) for first, end in ranges]) for ranges in found]
 
@@ -490,6 +491,8 @@ class Owner:
     def _says(self) -> str:
         if self.desk.full:
             return "too many deliveries are in flight: consumers must ack"
+        if self.desk.crowded:
+            return "too many messages were given back one by one: nothing new comes until consumers ack these"
         lines = self.desk.standing
         if isinstance(lines, ByGroup) and lines.full:
             return "too many messages are held back by earlier ones of their groups: consumers must ack these"

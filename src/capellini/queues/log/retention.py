@@ -16,6 +16,7 @@ from capellini.model.options import is_internal
 from capellini.queues.assignments import liking
 from capellini.queues.lease import Watcher
 from capellini.queues.log.cursors import partition_of, read_cursor
+from capellini.queues.log.desk import joined
 from capellini.queues.log.extents import Extent, Extents
 from capellini.queues.log.groups import Group, Groups
 from capellini.queues.log.lanes import expire_lanes
@@ -24,7 +25,7 @@ from capellini.queues.log.pages import Pages
 from capellini.queues.log.place import LogPlace
 from capellini.queues.log.readers import Readers
 from capellini.queues.log.rows import DROP_AHEAD_US, drop_blocks
-from capellini.queues.log.telling import joined, name_of_lives
+from capellini.queues.log.telling import name_of_lives
 from capellini.store.schema import LOG_CURSORS
 
 DROPS: Final = 16  # extents in one turn
