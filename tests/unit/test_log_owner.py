@@ -242,6 +242,28 @@ def test_a_flush_waits_for_what_is_being_written() -> None:
     run(work(), 1)
 
 
+def test_an_owner_whose_write_fails_in_an_unforeseen_way_is_over_and_another_goes_on() -> None:
+    """Else what it was about to write would be forgotten, and a line of an ordered queue would stand for ever."""
+
+    async def work() -> None:
+        _, nodes = await simulated("a", mode="cp", ordered="total", visibility_s=60.0)
+        node = await _grouped(nodes)
+        await put(node, [b"1", b"2"])
+        parcels = await pull(node, count=1)
+        owner = await _owner(node)
+
+        def broken(pages: list[tuple[int, bytes]]) -> None:
+            raise ArithmeticError("nobody has thought of this")
+
+        owner._cursors._batch = broken  # type: ignore[assignment, method-assign]
+        (done,) = await (await node.queue()).settle("g", [settle_of(parcels[0], "ack")])
+        assert done.error == "unknown"
+        assert not owner.acts()
+        assert bodies_in(await pull(node, count=1)) == [b"1"]
+
+    run(work(), 1)
+
+
 def test_a_block_that_is_not_there_yet_does_not_keep_a_pull_busy() -> None:
     async def work() -> None:
         _, nodes = await simulated("a")
