@@ -44,7 +44,6 @@ def test_of_what_others_read_a_few_cursors_are_looked_at_each_time(monkeypatch: 
     async def work() -> None:
         _, nodes = await simulated("ab", extent_bytes=65_536, consumed_s=60.0)
         node = await _behind(nodes)
-        other = nodes["b"]
         await node.clock.sleep(65)  # all could be dropped, if they were finished
         found = {name: _counted(one) for name, one in nodes.items()}
         await node.clock.sleep(10)  # some twenty looks, and as many turns of retention at one of them
