@@ -83,6 +83,7 @@ async def drop_old(
         place.guards["extent dropped: too old" if old else "extent dropped: consumed"] += 1
         dropped += 1
     readers.dropping_from = go_on
+    await groups.forget(min([extent.opened_ms for extent in extents.known()], default=place.now_ms()))
     if dropped:
         await extents.raise_first()
     return dropped
