@@ -204,6 +204,23 @@ def test_a_group_with_a_delay_gets_messages_later_than_others() -> None:
     run(work(), 1)
 
 
+def test_a_delay_that_is_taken_back_holds_nothing_any_more() -> None:
+    """What a group waits for was found under its former delay."""
+
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes, delay_s=3600.0)
+        await put(node, [b"x"])
+        assert await pull(node, wait_s=1.0) == []
+        await (await node.queue()).change_group("g", {"delay_s": 10.0})
+        assert await pull(node, wait_s=1.0) == []
+        assert (await _owner(node)).next_ms() is not None
+        await (await node.queue()).change_group("g", {"delay_s": 0})
+        assert bodies_in(await pull(node, wait_s=1.0)) == [b"x"]
+
+    run(work(), 1)
+
+
 def test_a_flush_waits_for_what_is_being_written() -> None:
     async def work() -> None:
         _, nodes = await simulated("a")
@@ -221,6 +238,28 @@ def test_a_flush_waits_for_what_is_being_written() -> None:
         stored = await read_cursor(owner.place, owner.extent, owner.group.reader)
         assert stored is not None and stored.next == 2
         await acking
+
+    run(work(), 1)
+
+
+def test_an_owner_whose_write_fails_in_an_unforeseen_way_is_over_and_another_goes_on() -> None:
+    """Else what it was about to write would be forgotten, and a line of an ordered queue would stand for ever."""
+
+    async def work() -> None:
+        _, nodes = await simulated("a", mode="cp", ordered="total", visibility_s=60.0)
+        node = await _grouped(nodes)
+        await put(node, [b"1", b"2"])
+        parcels = await pull(node, count=1)
+        owner = await _owner(node)
+
+        def broken(pages: list[tuple[int, bytes]]) -> None:
+            raise ArithmeticError("nobody has thought of this")
+
+        owner._cursors._batch = broken  # type: ignore[assignment, method-assign]
+        (done,) = await (await node.queue()).settle("g", [settle_of(parcels[0], "ack")])
+        assert done.error == "unknown"
+        assert not owner.acts()
+        assert bodies_in(await pull(node, count=1)) == [b"1"]
 
     run(work(), 1)
 

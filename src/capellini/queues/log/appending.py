@@ -308,6 +308,7 @@ class Writer:
                 self.producers[head.producer].sure = head.sequence
             if not item.answer.done():
                 item.answer.set_result(Appended(name, item.first, head.count))
+            item.chunk = b""  # it is durable: who remembers the chunk needs its place alone
         if self._place.events.kept:
             runs = [(block.first, block.count)]
             self._place.events.put(name_of_puts(self._place, name), self._place.generation, runs)

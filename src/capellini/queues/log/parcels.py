@@ -38,6 +38,7 @@ def check_unaddressed(attributes: Mapping[str, str] | None) -> None:
 def check_unaddressed_chunk(chunk: bytes, head: chunks.Head) -> None:
     """The same of each of its messages. Raises Invalid."""
     if head.flags & chunks.WITH_ATTRIBUTES and _GROUP_BYTES in chunk:  # hardly ever
+        chunks.check(chunk, len(chunk))  # nobody has looked at its offsets yet
         for attributes in chunks.attributes_of(chunk, head):
             check_unaddressed(attributes)
 
