@@ -81,7 +81,7 @@ def test_a_chunk_that_names_a_group_at_a_place_that_is_not_there_is_refused() ->
     data = struct.pack("<iiii", 0, (1 << 31) - 1, 0, 20) + GROUP.encode() + bytes(20)
     size = chunks.HEADER.size + len(data)
     chunk = chunks.HEADER.pack(chunks.MAGIC, chunks.VERSION, 1, 1, size, 0, chunks.NO_PRODUCER, 0) + data
-    with pytest.raises(Invalid):
+    with pytest.raises(Invalid, match="do not fit"):
         check_unaddressed_chunk(chunk, chunks.head_of(chunk))
 
 

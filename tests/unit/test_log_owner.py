@@ -129,6 +129,30 @@ async def _all_finished(node: LogNode, count: int) -> bool:
     return (await _owner(node)).desk.pages.next == count
 
 
+def test_a_letter_that_cannot_be_carried_in_an_unforeseen_way_is_tried_again_after_a_while() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes, delivery_limit=1)
+        await put(node, [b"m"])
+        parcels = await pull(node)
+        owner, tries = await _owner(node), 0
+
+        async def entry(number: int) -> None:
+            nonlocal tries
+            tries += 1
+            raise ArithmeticError("nobody has thought of this")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, "_entry", entry)
+            await settle(node, parcels, "nack")
+            await node.clock.sleep(10)
+        assert 5 <= tries <= 12
+        await node.clock.sleep(5)
+        assert await node.dead(DEAD) == [b"m"]
+
+    run(work(), 1)
+
+
 def test_an_owner_that_was_paused_beyond_its_lease_confirms_no_ack() -> None:
     """The ack had been sent before, and was durable: but by now another may own the extent, and not know of it."""
 

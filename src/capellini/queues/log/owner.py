@@ -18,6 +18,7 @@ What fails, and what then happens
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -43,6 +44,7 @@ BURY_AT_ONCE: Final = 64  # dead letters beside each other: each is some rounds 
 FILTER_AHEAD: Final = 2_000  # messages that are looked at together for a group that filters
 LINE_UP: Final = 2_000  # messages that are lined up at a time, where order is by group: some milliseconds
 LINE_UP_BYTES: Final = 1024 * 1024
+log: Final = logging.getLogger("capellini.log")
 
 Wanted = Callable[[], Wants]
 MakeQueue = Callable[[str], Awaitable[None]]  # a work queue of that name, if there is none
@@ -142,10 +144,9 @@ class Owner:
     def next_ms(self) -> int | None:
         """When something can be had that cannot now."""
         fresh_at_ms = self._fresh_at_ms(self._wants())
-        times = [fresh_at_ms] if fresh_at_ms and self.desk.out < self.reading.top() else []
-        if (at_ms := self.desk.next_ms()) is not None:
-            times.append(at_ms)
-        return min(times, default=None)
+        fresh = [fresh_at_ms] if fresh_at_ms and self.desk.out < self.reading.top() else []
+        at_ms = self.desk.next_ms()
+        return min(fresh if at_ms is None else [*fresh, at_ms], default=None)
 
     async def take(self, count: int, most_bytes: int, visibility_ms: int | None) -> list[LogParcel]:
         """Up to so many messages and about so many bytes; at least one if there is one."""
@@ -193,9 +194,8 @@ class Owner:
 
     def _fresh_at_ms(self, wants: Wants) -> int:
         """When the next fresh message is due, by the delay that the group has now; 0: at once, as far as is known."""
-        if not self._held_put_ms or not wants.delay_ms:
-            return 0
-        return self._held_put_ms + 1 + wants.delay_ms + self.place.max_skew_ms
+        put_ms, delay_ms = self._held_put_ms, wants.delay_ms
+        return put_ms + 1 + delay_ms + self.place.max_skew_ms if put_ms and delay_ms else 0
 
     def _may_be_fresh(self, wants: Wants) -> bool:
         if self.place.now_ms() < self._fresh_at_ms(wants):
@@ -431,7 +431,9 @@ class Owner:
                 self._nudge()
                 if error is not None:
                     raise error
-        except CapelliniError:
+        except Exception as error:
+            if not isinstance(error, CapelliniError):
+                log.exception("dead letters of %s wait", self.known_as)
             self.place.guards["burying put off"] += 1
             await self.place.clock.sleep(BURY_AGAIN_S)
         finally:
@@ -484,8 +486,7 @@ class Owner:
         oldest_ms = await self.reading.put_ms_of(desk.pages.next) if desk.pages.next < top else None
         return View(
             self.extent, self.group.reader, self.epoch, desk.pages.next, desk.out, desk.ready + fresh - delayed,
-            desk.flying, desk.waiting + delayed, oldest_ms,
-            self._says(),
+            desk.flying, desk.waiting + delayed, oldest_ms, self._says(),
         )  # fmt: skip
 
     def _says(self) -> str:
