@@ -11,7 +11,7 @@ from typing import Any, Final
 from capellini import __version__
 from capellini.model.address import Address, CassandraAddress, NodeAddress, RocksAddress, parse
 from capellini.model.clock import RealClock
-from capellini.model.errors import CapelliniError, StoreError
+from capellini.model.errors import CannotOpen, CapelliniError, StoreError
 from capellini.node import checks
 from capellini.node.asking import ask_node
 from capellini.node.checks import Finding
@@ -153,8 +153,13 @@ async def _skew(session: Any) -> list[Finding]:
 
 async def _schema(session: Any) -> list[Finding]:
     from capellini.store import cql
-    from capellini.store.schema import TABLES
+    from capellini.store.cassandra_schema import version_of
+    from capellini.store.schema import SCHEMA_VERSION, TABLES
 
+    try:
+        version = await version_of(session)
+    except CannotOpen as error:
+        return [Finding("schema", "bad", error.says, "grant SELECT and MODIFY on the keyspace")]
     text = "SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
     missing, wrong = [], []
     for table in TABLES:
@@ -164,7 +169,7 @@ async def _schema(session: Any) -> list[Finding]:
         else:
             found = {str(name): (str(kind), str(type)) for name, kind, type in rows}
             wrong += [f"{table.name}: {fault}" for fault in cql.faults(table, found)]
-    return [checks.schema(missing, wrong)]
+    return [checks.schema(missing, wrong, version, SCHEMA_VERSION)]
 
 
 # ---- a node
