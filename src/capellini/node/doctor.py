@@ -11,10 +11,10 @@ from typing import Any, Final
 from capellini import __version__
 from capellini.model.address import Address, CassandraAddress, NodeAddress, RocksAddress, parse
 from capellini.model.clock import RealClock
-from capellini.model.errors import CannotOpen, CapelliniError, StoreError
+from capellini.model.errors import CapelliniError, StoreError
 from capellini.node import checks
 from capellini.node.asking import ask_node
-from capellini.node.checks import Finding
+from capellini.node.checks import Finding, State
 
 SKEW_ASKS: Final = 6  # coordinators take turns: enough to meet those of a small cluster
 
@@ -103,8 +103,13 @@ async def _cassandra(address: CassandraAddress) -> list[Finding]:
 
 
 async def _looked(name: str, look: Callable[[Any], Awaitable[list[Finding]]], session: Any) -> list[Finding]:
+    from capellini.store.cassandra_session import NoRights
+
     try:
         return await look(session)
+    except NoRights as error:  # it does not pass by itself, and nodes need the tables
+        state: State = "bad" if name == "schema" else "warn"
+        return [Finding(name, state, error.says, "grant it: nodes need SELECT and MODIFY on the keyspace")]
     except StoreError as error:
         return [Finding(name, "warn", f"could not be asked: {error.says}", "look again when the cluster is well")]
 
@@ -156,10 +161,7 @@ async def _schema(session: Any) -> list[Finding]:
     from capellini.store.cassandra_schema import version_of
     from capellini.store.schema import SCHEMA_VERSION, TABLES
 
-    try:
-        version = await version_of(session)
-    except CannotOpen as error:
-        return [Finding("schema", "bad", error.says, "grant SELECT and MODIFY on the keyspace")]
+    version = await version_of(session)
     text = "SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
     missing, wrong = [], []
     for table in TABLES:
