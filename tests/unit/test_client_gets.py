@@ -168,3 +168,24 @@ async def test_closing_ends_what_waits() -> None:
     assert source.under_way == 0
     ends = await asyncio.gather(*calls, return_exceptions=True)
     assert [str(end) for end in ends] == ["this client is closed"] * 2
+
+
+async def test_what_was_dealt_to_who_leaves_in_the_same_moment_goes_back() -> None:
+    source = Source(3)
+    source.gate = asyncio.Event()
+    gets: Gets[int] = Gets(RealClock())
+    given_back: list[int] = []
+
+    async def give_back(messages: list[int]) -> None:
+        given_back.extend(messages)
+        calls[1].cancel()  # its share is dealt, and it has not been woken yet
+
+    calls = [asyncio.create_task(gets.get("q", 1, 0.0, source.take, give_back)) for _ in range(3)]
+    await turn()
+    calls[0].cancel()  # so that something is left over
+    await turn()
+    source.gate.set()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    await gets.close()
+    assert [isinstance(each, asyncio.CancelledError) for each in results] == [True, True, False]
+    assert sorted([*given_back, *results[2]]) == [0, 1, 2]  # type: ignore[misc]
