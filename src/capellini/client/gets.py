@@ -99,7 +99,7 @@ class Gets(Generic[H]):
                 found = await take(min(SHARED_MOST, sum(caller.count for caller in callers)), wait_s)
                 rest = deal([caller for caller in callers if not caller.future.done()], found)
                 if rest:
-                    await give_back(rest)
+                    self._returned(rest, give_back)  # apart: when the last caller leaves now, this is ended
                 callers = [caller for caller in callers if not caller.future.done()]
                 wait_s = until_s - self._clock.elapsed_s()
                 if not found or wait_s <= 0:
