@@ -137,3 +137,16 @@ def test_keys_that_the_store_told_of_are_not_asked_for_again_because_of_others(m
         assert len(await stage.get(node)) == 6 and asked == 12
 
     told(story)
+
+
+def test_a_node_counts_what_lies_in_the_shards_of_another() -> None:
+    async def story(stage: Stage) -> None:
+        holds = await stage.held()
+        (asks,) = [node for node in stage.living if node is not holds]
+        later = [NewMessage(b"m", delay_s=600.0 + at) for at in range(7)]
+        await stage.do(asks, asks.broker.put("q", later))
+        await asyncio.sleep(5.0)
+        counts = [await stage.do(node, (await stage.queue(node)).statistics()) for node in (asks, holds)]
+        assert counts[0] == counts[1] and (counts[0].scheduled, counts[0].exact) == (7, True)
+
+    told(story, nodes=2)

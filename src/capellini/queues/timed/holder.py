@@ -11,6 +11,7 @@ its key. When it ends, whatever it still does changes nothing: a new holder look
 from __future__ import annotations
 
 import asyncio
+import bisect
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -401,8 +402,14 @@ class Holder:
             partition = (*self.place.partition, self._parts[0], self.shard)
             await self.place.store.drop(TIMED_ROWS, partition, timestamp_us=stamp_us)
             self.place.guards["time part dropped"] += 1
-            self._dropped = self._parts.pop(0)
+            self._dropped = max(self._dropped, self._parts.pop(0))
             self._read_since = True
+
+    def drop_with(self, position: UUID) -> None:
+        """Something is written there that no reading will show: its part is to be dropped like the others."""
+        part = part_of(ticks_of(position), self._granularity)
+        if part not in self._parts:
+            bisect.insort(self._parts, part)
 
     @property
     def cursor_ticks(self) -> int:
