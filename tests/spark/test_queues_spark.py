@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,20 @@ def test_a_write_that_is_run_again_under_its_name_adds_nothing(
     assert found(spark_here, at, "written") == sorted(numbered(range(40_000)))
     write(messages(spark_here, 10), at, "written", job="tuesday")
     assert len(found(spark_here, at, "written")) == 40_010
+
+
+def test_a_source_is_found_in_any_thread(spark_here: SparkSession, at: str, client: Client[bytes]) -> None:
+    """Each has a thread of its own in Java, and so has the main one after an interrupt."""
+    client.create_queue("threaded", "log")
+    frame = spark_here.range(3).selectExpr("string(id) AS body")
+
+    def put() -> None:
+        register(spark_here)
+        write(frame, at, "threaded")
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(put).result()
+    assert found(spark_here, at, "threaded") == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("kind", ["work", "timed"])
