@@ -251,5 +251,5 @@ def test_a_report_has_rates_waits_depth_and_poison_by_queue_and_hour(spark: Spar
     looking = Looking()
     looking.feed(page(found, "What <they> did"))
     queues = len({row["queue"] for row in found.hours})
-    assert looking.tags["svg"] == 4 * queues and looking.tags["table"] == 3
+    assert looking.tags["svg"] == 5 * queues and looking.tags["table"] == 3
     assert "What &lt;they&gt; did" in page(found, "What <they> did")

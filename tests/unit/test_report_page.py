@@ -32,7 +32,10 @@ def test_a_line_is_broken_where_there_is_nothing() -> None:
     assert unbroken([None, 1, 2.0, None, float("nan"), 3]) == [[(1, 1.0), (2, 2.0)], [(5, 3.0)]]
     rows = [counted(HOURS[0], 5, 3), counted(HOURS[3], 2, 4)]
     shown = page(Report(rows, [waited(HOURS[0]), waited(HOURS[3])], [], []), "A night")
-    assert shown.count("<polyline") == 3 + 2 + 2 * 2 * len(QUANTILES), "waits before the night and after it"
+    assert shown.count("<polyline") == 3 + 1 + 2 + 2 * 2 * len(QUANTILES), "waits before the night and after it"
+    poison = {"queue": "orders", "generation": 1_700_000, "message": "7", "deliveries": 1_200, "acked": False}
+    named = page(Report(rows, [], [poison], []), "One")
+    assert "<td>1700000</td>" in named and "<td>1,200</td>" in named, "a generation is a name"
     assert "2030-01-31 22:00 to 2030-02-01 01:59, UTC" in shown
 
 

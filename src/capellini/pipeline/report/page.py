@@ -1,6 +1,6 @@
 """The page: plots drawn as SVG in the page itself, tables below them. One file, nothing to fetch, light and dark.
 
-    queue ──▶ rates · depth · wait quantiles, one small plot each, hours from left to right
+    queue ──▶ rates · depth · wait quantiles · redeliveries, one small plot each, hours from left to right
 
 All plots have the same hours, from the first of the journal to its last: what stood still for a night is seen to. An
 hour without an event has rates of nothing, the depth of the hour before, and no waits: a gap in the line.
@@ -20,6 +20,7 @@ from capellini.pipeline.report.tables import QUANTILES, Report
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 560, 180, 52, 26, 14, 10
 MOST_HOURS: Final = 24 * 366  # beyond them hours without an event are left out
+LABELS: Final = 4  # pieces of the axis of hours, each with its hour at its ends
 LEAST_S: Final = 1e-4  # waits below that are all alike
 COLOURS: Final = ("#2f6fde", "#d9822b", "#2d9d78", "#b3446c", "#7a5cc9")
 STYLE: Final = """
@@ -49,7 +50,8 @@ def page(report: Report, title: str) -> str:
     for queue in queues:
         parts.append(_queue(queue, hours, _of(report.hours, queue), _of(report.waits, queue)))
     if report.poison:
-        parts.append("<h2>Delivered most often</h2>" + table(report.poison))
+        named = [{**row, "generation": str(row["generation"])} for row in report.poison]  # a name, not a quantity
+        parts.append("<h2>Delivered most often</h2>" + table(named))
     if report.attributes:
         parts.append("<h2>Most frequent attributes</h2>" + table(report.attributes))
     head = f"<meta charset='utf-8'><title>{html.escape(title)}</title><style>{STYLE}</style>"
@@ -102,7 +104,7 @@ def filled(hours: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[dict[st
 def _queue(queue: str, hours: Sequence[str], rows: list[dict[str, Any]], waits: list[dict[str, Any]]) -> str:
     each = filled(hours, rows)
     rates = {name: [row[name] / 3600 for row in each] for name in ("put", "delivered", "acked")}
-    depth = {"unfinished": [row["depth"] for row in each], "redelivered": [row["redelivered"] for row in each]}
+    again = {name: [row[name] for row in each] for name in ("redelivered", "dead")}
     by_hour = {row["hour"]: row for row in waits}
     names = [f"p{round(rank * 100)}" for rank in QUANTILES]
 
@@ -111,9 +113,10 @@ def _queue(queue: str, hours: Sequence[str], rows: list[dict[str, Any]], waits: 
 
     plots = [
         plot("Messages per second", hours, rates),
-        plot("Unfinished at the end of the hour, and redelivered in it", hours, depth),
+        plot("Unfinished at the end of the hour", hours, {"unfinished": [row["depth"] for row in each]}),
         plot("Put to first delivery, seconds, by the hour of the put", hours, quantiles("wait"), True),
         plot("Put to ack, seconds, by the hour of the put", hours, quantiles("life"), True),
+        plot("Redelivered and dead, messages in the hour", hours, again),
     ]
     return f"<h2>{html.escape(queue)}</h2><div class='plots'>{''.join(plots)}</div>"
 
@@ -156,9 +159,10 @@ def plot(title: str, labels: Sequence[str], series: Mapping[str, Sequence[Any]],
         at = y(mark)
         drawn.append(f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{at:.1f}' y2='{at:.1f}' stroke='var(--line)'/>")
         drawn.append(f"<text x='{LEFT - 6}' y='{at + 4:.1f}' text-anchor='end'>{_short(mark)}</text>")
-    for at in sorted({0, len(labels) - 1} if labels else ()):
-        anchor = "start" if at == 0 and len(labels) > 1 else "end" if len(labels) > 1 else "middle"
-        hour = html.escape(f"{labels[at][:13]}h")
+    last = len(labels) - 1
+    for at in sorted({round(last * part / LABELS) for part in range(LABELS + 1)} if labels else ()):
+        anchor = "middle" if 0 < at < last or not last else "start" if not at else "end"
+        hour = html.escape(f"{labels[at][5:13]}h")
         drawn.append(f"<text x='{x(at):.1f}' y='{HEIGHT - 8}' text-anchor='{anchor}'>{hour}</text>")
     key = []
     for (name, values), colour in zip(series.items(), COLOURS, strict=False):
@@ -200,7 +204,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _cell(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # which is an int, too
         return "yes" if value else "no"
     return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}"
 
