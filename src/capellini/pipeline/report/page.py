@@ -114,8 +114,8 @@ def _queue(queue: str, hours: Sequence[str], rows: list[dict[str, Any]], waits: 
     plots = [
         plot("Messages per second", hours, rates),
         plot("Unfinished at the end of the hour", hours, {"unfinished": [row["depth"] for row in each]}),
-        plot("Put to first delivery, seconds, by the hour of the put", hours, quantiles("wait"), True),
-        plot("Put to ack, seconds, by the hour of the put", hours, quantiles("life"), True),
+        plot("Put (or due) to first delivery, seconds, by the hour of the put", hours, quantiles("wait"), True),
+        plot("Put (or due) to ack, seconds, by the hour of the put", hours, quantiles("life"), True),
         plot("Redelivered and dead, messages in the hour", hours, again),
     ]
     return f"<h2>{html.escape(queue)}</h2><div class='plots'>{''.join(plots)}</div>"
