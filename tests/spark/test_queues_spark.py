@@ -198,6 +198,15 @@ def test_files_are_loaded_once_and_a_new_one_later(
         load(spark_here, Load(str(files), at, "loaded", str(tmp_path / "checkpoint"), body="x"))
 
 
+def test_one_file_is_loaded(spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path) -> None:
+    """Spark makes streams of folders and patterns alone: of one file, with others beside it."""
+    client.create_queue("of-one-file", "log")
+    for name in ("a{1}.jsonl", "a1.jsonl", "ba{1}.jsonl"):
+        (tmp_path / name).write_text(f'"{name}"\n')
+    done = load(spark_here, Load(str(tmp_path / "a{1}.jsonl"), at, "of-one-file", str(tmp_path / "state")))
+    assert done.rows == 1 and found(spark_here, at, "of-one-file") == [b'"a{1}.jsonl"']
+
+
 def test_tables_become_messages_and_messages_files(
     spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
 ) -> None:
