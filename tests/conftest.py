@@ -19,6 +19,7 @@ import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -27,6 +28,9 @@ from capellini.local.cluster import LocalCluster, remove_leftovers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+hypothesis.settings.register_profile("ours", deadline=None)  # nothing fails because a machine is slow
+hypothesis.settings.load_profile("ours")
 
 SHARED = ("cassandra", "spark")  # what is started once; both are also markers
 OWN_CLUSTERS = "tests/clusters/"
@@ -92,6 +96,13 @@ def broken_cluster(cassandra_cluster: LocalCluster) -> Iterator[LocalCluster]:
 def cassandra_address(cassandra_cluster: LocalCluster) -> str:
     """The shared cluster's contact points, with commas."""
     return cassandra_cluster.contact_points()
+
+
+@pytest.fixture(scope="session")
+def shared_keyspace() -> str:
+    """One for all tests that need nothing but queues with names of their own: making all tables takes three nodes some
+    twenty seconds of processor time."""
+    return f"t_shared_{secrets.token_hex(4)}"
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -157,6 +158,18 @@ class Server:
         ]
 
 
+@asynccontextmanager
+async def serving(servers: Sequence[Server]) -> AsyncIterator[None]:
+    """They are up, and killed in the end."""
+    try:
+        for server in servers:
+            server.start()
+        await asyncio.gather(*[server.up() for server in servers])
+        yield
+    finally:
+        await asyncio.gather(*[server.kill() for server in servers])
+
+
 class Flow:
     """Producers and consumers on one queue of these servers, until the faults are over and `least` messages are put."""
 
@@ -173,12 +186,13 @@ class Flow:
         most_delay_s: float = MOST_DELAY_S,
         kind: str = "work",
         options: dict[str, float] | None = None,
+        queue: str = "jobs",
     ) -> None:
         self.servers = list(servers)
         self.homes = [self.servers]  # a key is known to all nodes of a home
         self.chance = random.Random(seed)
         self.history = History(epoch_s=time.time())
-        self.queue = "jobs"
+        self.queue = queue
         self.source = self.queue  # what consumers name
         self.visibility_s = visibility_s
         self.pause_s = pause_s  # of a producer between two puts, on average
@@ -203,17 +217,21 @@ class Flow:
 
     async def run(self, faults: Callable[[Flow], Awaitable[None]]) -> list[Violation]:
         """All violations. The servers are started here, and killed at the end."""
+        async with serving(self.servers):
+            await self.through(faults)
+        return self.judged()
+
+    async def through(self, faults: Callable[[Flow], Awaitable[None]]) -> None:
+        """The same on servers that are up, and stay so."""
         # With one node all wait for it; with several nobody is to hang at one that is away while the others are idle.
         looks: asyncio.Task[None] | None = None
         patience_s, timeout_s = (30.0, 30.0) if len(self.servers) == 1 else (1.0, 6.0)
         try:
             for server in self.servers:
-                server.start()
                 self._patient[server.name] = connect_async(
                     server.url, patience_s=patience_s, request_timeout_s=timeout_s
                 )
                 self._hasty[server.name] = connect_async(server.url, patience_s=0.0, request_timeout_s=6.0)
-            await asyncio.gather(*[server.up() for server in self.servers])
             await self._create()
             looks = asyncio.create_task(self._looks())
             await self._work(faults)
@@ -225,7 +243,9 @@ class Flow:
                 looks.cancel()
             for client in (*self._patient.values(), *self._hasty.values()):
                 await client.close()
-            await asyncio.gather(*[server.kill() for server in self.servers])
+
+    def judged(self) -> list[Violation]:
+        """What the checkers say when all is over, and what the servers said of themselves."""
         for server in self.servers:
             self.history.broken += server.failures()
         return self.verdict()

@@ -23,11 +23,17 @@ class LogFlow(Flow):
     """`options`: of the queue. What is asked of the extents meanwhile is in `seen`, by name."""
 
     def __init__(
-        self, servers: Sequence[Server], seed: int, least: int, options: dict[str, float | str], **more: float
+        self,
+        servers: Sequence[Server],
+        seed: int,
+        least: int,
+        options: dict[str, float | str],
+        pause_s: float,
+        queue: str = "jobs",
     ) -> None:
         super().__init__(
-            servers, seed, least, visibility_s=6.0, kind="log", options=options,  # type: ignore[arg-type]
-            **more,  # type: ignore[arg-type]
+            servers, seed, least, visibility_s=6.0, pause_s=pause_s, kind="log",
+            options=options, queue=queue,  # type: ignore[arg-type]
         )  # fmt: skip
         self.history: LogHistory = LogHistory(epoch_s=time.time())  # type: ignore[assignment]
         self.source = f"{self.queue}@{GROUP}"
@@ -61,6 +67,10 @@ class LogFlow(Flow):
         }  # fmt: skip
         call.ended_s = self._now_s()
         self.history.final[self.source] = version.of(GROUP)
+
+    def writes(self, name: str) -> bool:
+        """Has this node an open extent?"""
+        return any(view.node == name and view.state == "open" for view in self.seen.values())
 
     async def look(self) -> None:
         """Ask any node that answers for the extents and who reads them."""

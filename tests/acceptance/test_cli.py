@@ -85,8 +85,8 @@ def test_keys_delays_and_peeking(node_address: str, queue: str) -> None:
 
 def test_queues_are_listed_shown_set_paused_and_removed(node_address: str, queue: str) -> None:
     at = node_address
-    (made,) = lines(at, "queue", "create", queue, "--set", "visibility_s=12")
-    assert made["options"]["visibility_s"] == 12
+    (made,) = lines(at, "queue", "create", queue, "window_s=60", "--set", "visibility_s=12")
+    assert (made["options"]["visibility_s"], made["options"]["window_s"]) == (12, 60)
     assert [each["name"] for each in lines(at, "queue", "list", queue)[0]] == [queue]
     assert lines(at, "queue", "set", queue, "visibility_s=15")[0]["options"]["visibility_s"] == 15
     assert lines(at, "queue", "pause", queue, "--puts")[0]["puts_paused"] is True

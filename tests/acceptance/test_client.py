@@ -28,7 +28,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         case "rocks":
             return f"rocks:{tmp_path / 'data'}"
         case _:
-            hosts, keyspace = (request.getfixturevalue(name) for name in ("cassandra_address", "fresh_keyspace"))
+            hosts, keyspace = (request.getfixturevalue(name) for name in ("cassandra_address", "shared_keyspace"))
             return f"cassandra://{hosts}/{keyspace}?replication={len(hosts.split(','))}"
 
 
@@ -440,10 +440,10 @@ def test_a_closed_client_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.cassandra
 def test_a_client_that_lives_on_takes_part_in_repair_on_cassandra(
-    cassandra_address: str, fresh_keyspace: str, queue: str, monkeypatch: pytest.MonkeyPatch
+    cassandra_address: str, shared_keyspace: str, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own, "MAINTAIN_AFTER_S", 0.05)
     replication = len(cassandra_address.split(","))
-    with capellini.connect(f"cassandra://{cassandra_address}/{fresh_keyspace}?replication={replication}") as client:
+    with capellini.connect(f"cassandra://{cassandra_address}/{shared_keyspace}?replication={replication}") as client:
         client.create_queue(queue)
         poll(lambda: (client.pointers(queue).repaired_by or "").startswith("client-"), "the client repairs the queue")

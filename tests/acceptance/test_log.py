@@ -141,7 +141,7 @@ def test_many_lines_go_in_and_come_out_once(node_address: str, queue: str) -> No
     said(at, "queue", "create", queue, "--kind", "log", "--set", "extent_bytes=1000000", "--set", "body_limit=100")
     wanted = [b"%0.40d" % number for number in range(50_000)]
     assert said(at, "put", queue, stdin=b"\n".join(wanted), of=process) == "put 50000\n"
-    some = process(at, "consume", queue, "--count", "20001")  # in the middle of a batch
+    some = process(at, "consume", f"{queue}@default", "--count", "20001")  # made by it; in the middle of a batch
     rest = process(at, "consume", queue, "--idle", "1")
     assert (some.returncode, some.stderr, rest.returncode, rest.stderr) == (0, b"", 0, b"")
     assert len(some.stdout.splitlines()) == 20_001

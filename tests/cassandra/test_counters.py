@@ -49,10 +49,10 @@ def address(host: str, keyspace: str) -> CassandraAddress:
 
 
 async def test_processes_count_exactly_while_a_server_is_killed(
-    broken_cluster: LocalCluster, cassandra_address: str, fresh_keyspace: str
+    broken_cluster: LocalCluster, cassandra_address: str, shared_keyspace: str
 ) -> None:
-    store = await open_store(address(cassandra_address, fresh_keyspace))
-    where = f"cassandra://{cassandra_address}/{fresh_keyspace}?replication=3"
+    store = await open_store(address(cassandra_address, shared_keyspace))
+    where = f"cassandra://{cassandra_address}/{shared_keyspace}?replication=3"
     module = "tests.cassandra.counter_child"
     children = [
         await asyncio.create_subprocess_exec(
@@ -101,39 +101,39 @@ async def test_processes_count_exactly_while_a_server_is_killed(
 
 
 async def test_statistics_of_a_queue_add_up_over_nodes_and_restarts_and_go_with_it(
-    cassandra_cluster: LocalCluster, cassandra_address: str, fresh_keyspace: str
+    cassandra_cluster: LocalCluster, cassandra_address: str, shared_keyspace: str
 ) -> None:
     def settings(name: str) -> Settings:
-        return Settings(store=f"cassandra://{cassandra_address}/{fresh_keyspace}?replication=3", node=name)
+        return Settings(store=f"cassandra://{cassandra_address}/{shared_keyspace}?replication=3", node=name)
 
     nodes = [await Node.open(settings(name)) for name in ("one", "two")]
     first, second = (node.service for node in nodes)
-    await first.create("jobs")
+    await first.create("counted")
     for broker, count in ((first, 30), (second, 12)):
-        await broker.put("jobs", [NewMessage(b"x")] * count)
-        receipts = [each.receipt for each in await broker.get("jobs", count)]
+        await broker.put("counted", [NewMessage(b"x")] * count)
+        receipts = [each.receipt for each in await broker.get("counted", count)]
         assert len(receipts) == count
-        await broker.ack("jobs", receipts)
+        await broker.ack("counted", receipts)
     await nodes[1].close()
-    found = await first.statistics("jobs")
+    found = await first.statistics("counted")
     assert (found.puts, found.deliveries, found.acks, found.producers) == (42, 42, 42, 2)
     assert "puts" not in found.exact and found.delivered_after_s
     await nodes[0].close()
     again = await Node.open(settings("one"))
-    assert (await again.service.statistics("jobs")).puts == 42
-    await again.service.delete("jobs")
+    assert (await again.service.statistics("counted")).puts == 42
+    await again.service.delete("counted")
     async with asyncio.timeout(DEADLINE_S):
-        while (await again.store.read(Slice(COUNTERS, (queue_counter("jobs", 1),)))).rows:
+        while (await again.store.read(Slice(COUNTERS, (queue_counter("counted", 1),)))).rows:
             await asyncio.sleep(0.5)
-    await again.service.create("jobs")
-    assert (await again.service.statistics("jobs")).puts == 0
+    await again.service.create("counted")
+    assert (await again.service.statistics("counted")).puts == 0
     await again.close()
 
 
 async def test_a_grace_below_the_hint_window_of_the_cluster_is_refused(
-    cassandra_cluster: LocalCluster, cassandra_address: str, fresh_keyspace: str
+    cassandra_cluster: LocalCluster, cassandra_address: str, shared_keyspace: str
 ) -> None:
-    store = f"cassandra://{cassandra_address}/{fresh_keyspace}"
+    store = f"cassandra://{cassandra_address}/{shared_keyspace}"
     settings = Settings(store=store, node="one", counter_grace_s=HOUR_S, counter_max_skew_s=1.0)
     assert times_of(settings).grace_s == HOUR_S  # good for a folder
     with pytest.raises(Invalid, match="max_hint_window, 10800"):
@@ -141,9 +141,9 @@ async def test_a_grace_below_the_hint_window_of_the_cluster_is_refused(
 
 
 async def test_shards_are_collected_and_repeated_batches_change_nothing(
-    cassandra_cluster: LocalCluster, cassandra_address: str, fresh_keyspace: str
+    cassandra_cluster: LocalCluster, cassandra_address: str, shared_keyspace: str
 ) -> None:
-    store = await open_store(address(cassandra_address, fresh_keyspace))
+    store = await open_store(address(cassandra_address, shared_keyspace))
     for at in range(30):
         await Counters(store, Shifted(), random.Random()).add("old", at)
     counters = Counters(store, RealClock(), random.Random())

@@ -70,8 +70,8 @@ class Pair:
 
 
 @pytest.fixture
-async def pair(cassandra_address: str, fresh_keyspace: str) -> AsyncIterator[Pair]:
-    address = parse(f"cassandra://{cassandra_address}/{fresh_keyspace}?replication=3")
+async def pair(cassandra_address: str, shared_keyspace: str) -> AsyncIterator[Pair]:
+    address = parse(f"cassandra://{cassandra_address}/{shared_keyspace}?replication=3")
     stores = [await open_store(address), await open_store(address)]
     pair = Pair(*stores)
     try:

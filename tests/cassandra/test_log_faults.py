@@ -5,30 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Final
 
 import pytest
-from tests.flow import Flow, Server, told, until
+from tests.flow import Flow, told, until
 from tests.log_flow import LogFlow
+from tests.trouble import BEYOND_LEASE_S, nodes_on
 
 from capellini.local.cluster import LocalCluster
-from capellini.queues.lease import LEASE_S, patience_s
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
-BEYOND_LEASE_S: Final = patience_s(LEASE_S) + 2.0  # of a paused node: the others end its lease meanwhile
 
 
-def nodes_on(cluster: LocalCluster, keyspace: str, logs: Path) -> list[Server]:
-    store = f"cassandra://{cluster.contact_points()}/{keyspace}?replication=3"
-    return [Server(f"n{number}", store, logs, supervised=True) for number in (1, 2, 3)]
-
-
-def writes(flow: LogFlow, name: str) -> bool:
-    """Has this node an open extent?"""
-    return any(view.node == name and view.state == "open" for view in flow.seen.values())
-
-
-@pytest.mark.parametrize("mode", ["cp", pytest.param("ap", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["cp", "ap"])
 async def test_a_killed_and_a_paused_node_and_a_dead_replica_lose_nothing(
     mode: str, broken_cluster: LocalCluster, fresh_keyspace: str, tmp_path: Path
 ) -> None:
@@ -38,8 +27,8 @@ async def test_a_killed_and_a_paused_node_and_a_dead_replica_lose_nothing(
 
     async def faults(_: Flow) -> None:
         await flow.answers(30)
-        await until(lambda: any(writes(flow, server.name) for server in servers), "somebody writes")
-        killed = next(server for server in servers if writes(flow, server.name))
+        await until(lambda: any(flow.writes(server.name) for server in servers), "somebody writes")
+        killed = next(server for server in servers if flow.writes(server.name))
         paused = next(server for server in servers if server is not killed)
         await asyncio.to_thread(broken_cluster.kill, 3)
         await flow.answers(30)

@@ -11,20 +11,14 @@ from typing import Final
 
 import pytest
 from tests.flow import DEADLINE_S, Flow, Server, told
+from tests.trouble import BEYOND_LEASE_S, nodes_on
 
 from capellini.local import processes
 from capellini.local.cluster import LocalCluster
-from capellini.queues.lease import LEASE_S, patience_s
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
-BEYOND_LEASE_S: Final = patience_s(LEASE_S) + 2.0  # of a paused node: the others end its lease meanwhile
 BATCH: Final = 40  # so many that what is to be put is put while there is trouble, and not in the calm after it
 CASSANDRA_PAUSE_S: Final = (1.0, 6.0)  # around a request's time-out, and around the time until the others miss it
-
-
-def nodes_on(cluster: LocalCluster, keyspace: str, logs: Path) -> list[Server]:
-    store = f"cassandra://{cluster.contact_points()}/{keyspace}?replication=3"
-    return [Server(f"n{number}", store, logs, supervised=True) for number in (1, 2, 3)]
 
 
 async def trouble_of_ours(flow: Flow, chance: random.Random) -> None:
@@ -62,16 +56,14 @@ async def trouble_of_theirs(flow: Flow, chance: random.Random, cluster: LocalClu
             await asyncio.to_thread(cluster.resume, number, timeout_s=DEADLINE_S)
 
 
-async def troubled(cluster: LocalCluster, servers: list[Server], seed: int, least: int, endless: bool) -> None:
-    """One round of trouble, or `endless`: one after the other until so many messages were put."""
+async def troubled(cluster: LocalCluster, servers: list[Server], seed: int, least: int) -> None:
+    """One trouble after the other until so many messages were put."""
     flow = Flow(servers, seed, least, visibility_s=6.0, pause_s=0.05, batch=BATCH)
     ours, theirs = random.Random(f"ours/{seed}"), random.Random(f"theirs/{seed}")
 
     async def faults(flow: Flow) -> None:
-        while True:
+        while flow.put < least:
             await asyncio.gather(trouble_of_ours(flow, ours), trouble_of_theirs(flow, theirs, cluster))
-            if not endless or flow.put >= least:
-                return
 
     violations = await flow.run(faults)
     calls = f"{flow.put} messages put, {flow.answered} calls answered, {flow.stale} stale receipts refused"
@@ -80,18 +72,12 @@ async def troubled(cluster: LocalCluster, servers: list[Server], seed: int, leas
     assert flow.put >= least and flow.stale, "the run was to show more than that"
 
 
-async def test_killed_and_paused_nodes_lose_nothing(
-    broken_cluster: LocalCluster, fresh_keyspace: str, tmp_path: Path
-) -> None:
-    await troubled(broken_cluster, nodes_on(broken_cluster, fresh_keyspace, tmp_path), 1, 2_000, endless=False)
-
-
 @pytest.mark.long
 async def test_fifty_thousand_messages_and_trouble_without_end_lose_nothing(
     broken_cluster: LocalCluster, fresh_keyspace: str, tmp_path: Path
 ) -> None:
     servers = nodes_on(broken_cluster, f"{fresh_keyspace}_l"[:48], tmp_path)
-    await troubled(broken_cluster, servers, 2, 50_000, endless=True)
+    await troubled(broken_cluster, servers, 2, 50_000)
 
 
 @pytest.fixture

@@ -254,6 +254,23 @@ def test_alone_with_the_store_a_restart_waits_for_nobody() -> None:
     simulate(main())
 
 
+def test_alone_with_the_store_a_lease_does_not_run_out() -> None:
+    async def main() -> None:
+        world = World()
+        (a,) = await nodes_of(world, "a")
+        await a.start(alone=True)
+        with slow(a.client.store, "compare_and_set", after_s=20):
+            for _ in range(30):
+                await a.client.clock.sleep(2)
+                assert a.lease.valid()
+        await a.client.clock.sleep(60)
+        assert a.lease.valid() and a.lost == []
+        await a.client.spawn(a.lease.stop())
+        assert not a.lease.valid()
+
+    simulate(main())
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_never_two_owners_who_both_may_act(seed: int) -> None:
     """Nodes are paused, cut off, skewed and lose answers, while each goes for the same items. At every moment at

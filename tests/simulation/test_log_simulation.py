@@ -68,6 +68,7 @@ ELSEWHERE: dict[str, str] = {
     "first not raised": "an extent is opened while a list is cut: tests/unit/test_log_writing.py",
     "extent not given up": "nodes of a run crash, they do not leave",
     "chain's end got its writer meanwhile": "an answer in the instant of a look: tests/unit/test_log_guards.py",
+    "deleted group forgotten": "an hour later: tests/unit/test_log_groups.py",
     "listing heard of too late": "an answer that is lost for seconds: tests/unit/test_log_guards.py",
     "message skipped: too old for the group": "no group of a run skips: tests/unit/test_log_owner.py",
     "move begun anew: its extent is gone": "tests/unit/test_log_node.py",

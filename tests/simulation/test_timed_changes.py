@@ -15,10 +15,10 @@ from capellini.model.timed import MoveItem, Scheduled
 from capellini.proof.timed_nodes import TimedNode
 from capellini.queues.timed import holder, judging
 from capellini.queues.timed.keyed import CLAIMED, key_cell
-from capellini.queues.timed.positions import id_text, position_of
+from capellini.queues.timed.positions import id_text, parse_id, part_of, position_of, ticks_of
 from capellini.queues.timed.queue import TimedQueue
 from capellini.queues.timed.rows import TimedRow, write_rows
-from capellini.store.interface import Batch
+from capellini.store.interface import Batch, Slice
 from capellini.store.schema import TIMED_MOVED, TIMED_ROWS
 from capellini.store.simulation.world import EPOCH_S
 
@@ -123,6 +123,23 @@ def test_a_stray_row_of_a_move_that_was_made_anew_is_void() -> None:
         assert same == id and 120.0 <= when_s < 122.0
 
     told(story)
+
+
+def test_a_marker_where_nobody_reads_any_more_is_dropped_with_its_part() -> None:
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        place = (await stage.queue(node)).place
+        id = await stage.put(node, delay_s=600.0)
+        kept = KeptBack(node, is_moved_row)
+        await moved_unknown(stage, node, id, 100.0, kept)
+        await asyncio.sleep(200.0)
+        assert await cancelled(stage, node, id) == "" and stage.guard("row of a move made void") == 1
+        await asyncio.sleep(10.0)
+        parts = [key for table, key in stage.world.partitions if table == TIMED_ROWS.name and key[0] == "q"]
+        rows = {key[2]: (await stage.do(node, place.store.read(Slice(TIMED_ROWS, key)))).rows for key in parts}
+        assert [part for part, found in rows.items() if found] == [part_of(ticks_of(parse_id(id)), "minute")]
+
+    told(story, granularity="minute")
 
 
 def test_a_stray_marker_of_a_move_that_was_made_anew_leads_nowhere() -> None:

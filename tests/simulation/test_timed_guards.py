@@ -24,6 +24,7 @@ from capellini.queues.timed.horizon import read_horizon, read_shard, write_horiz
 from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.positions import TICKS_PER_S, parse_id, shard_in
 from capellini.queues.work.place import Gone
+from capellini.store.interface import Slice
 from capellini.store.schema import TIMED_RECORDS, TIMED_ROWS
 from capellini.store.simulation.world import EPOCH_S
 
@@ -330,6 +331,29 @@ def test_a_snapshot_that_could_not_be_written_is_put_off() -> None:
     told(story, nodes=2)
 
 
+def test_a_snapshot_that_was_put_off_is_made_up_for_and_leaves_nothing() -> None:
+    """Though nothing more is read: what was found void must not be judged again when its key is forgotten."""
+
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        place = (await stage.queue(node)).place
+        kept = KeptBack(node, lambda batch: batch.table is TIMED_RECORDS and batch.rows[0][0] == (0,))
+        await stage.put(node)
+        await stage.get(node)
+        await stage.until(lambda: stage.guard("snapshot put off") >= 1)
+        kept.no_more()
+        await kept.land(node)  # nobody reads that run
+        await asyncio.sleep(30.0)
+        (row,) = await stage.do(node, read_shard(place, 0))
+        assert row.run is not None and row.run > 2
+        runs = {key[4] for table, key in stage.world.partitions if table == TIMED_RECORDS.name and key[0] == "q"}
+        bounds = {run: Slice(TIMED_RECORDS, (*place.partition, 0, row.epoch, run)) for run in runs}
+        left = [run for run in runs if (await stage.do(node, place.store.read(bounds[run]))).rows]
+        assert left == [row.run]
+
+    told(story)
+
+
 def test_who_looks_on_while_a_run_is_replaced_reads_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(stage: Stage) -> None:
         node = await stage.held()
@@ -352,12 +376,17 @@ def test_who_looks_on_while_a_run_is_replaced_reads_the_new_one(monkeypatch: pyt
     told(story)
 
 
-STORIES = CHANGES | HANDOVER | REQUESTS | {
-    "deliveries_begin_anew_after_a_move": test_a_moved_message_keeps_count_of_its_deliveries,
-    "part_dropped_with_unfinished_messages": test_a_part_with_an_unfinished_message_is_kept,
-    "row_of_a_move_not_made_sure_of": test_a_move_to_later_is_finished_by_whoever_reads_its_marker,
-    "shard_not_put_on_the_list": test_a_shard_that_was_retired_before_anybody_worked_it_is_found,
-}
+STORIES = (
+    CHANGES
+    | HANDOVER
+    | REQUESTS
+    | {
+        "deliveries_begin_anew_after_a_move": test_a_moved_message_keeps_count_of_its_deliveries,
+        "part_dropped_with_unfinished_messages": test_a_part_with_an_unfinished_message_is_kept,
+        "row_of_a_move_not_made_sure_of": test_a_move_to_later_is_finished_by_whoever_reads_its_marker,
+        "shard_not_put_on_the_list": test_a_shard_that_was_retired_before_anybody_worked_it_is_found,
+    }
+)
 
 
 @pytest.mark.parametrize("plant", [plants.named(name) for name in sorted(BY_HAND)], ids=lambda plant: plant.name)

@@ -144,6 +144,26 @@ def test_a_part_that_an_earlier_holder_finished_is_dropped_by_the_next() -> None
     told(story, nodes=2, granularity="minute")
 
 
+def test_a_part_is_kept_while_the_cancel_of_a_message_in_it_is_not_durable() -> None:
+    """Refused for want of records, it must be delivered by the next holder."""
+
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        place = (await stage.queue(node)).place
+        id = parse_id(await stage.put(node, delay_s=5.0))
+        (held,) = [holders[0] for (name, _), holders in node.keeper._holders.items() if name == "q"]
+        held.judging.ahead.add(id)  # as a cancel does that came between the horizon and the reading
+        held.judging.tentative.add(id)
+        await asyncio.sleep(200.0)
+        bounds = Slice(TIMED_ROWS, partition_of(place, id))
+        assert len((await stage.do(node, place.store.read(bounds))).rows) == 1
+        held.judging.finished_ahead(id, (id, 0))
+        await asyncio.sleep(30.0)
+        assert (await stage.do(node, place.store.read(bounds))).rows == []
+
+    told(story, granularity="minute")
+
+
 def test_the_records_of_an_earlier_holder_are_dropped_by_the_next() -> None:
     async def story(stage: Stage) -> None:
         first = await stage.held()

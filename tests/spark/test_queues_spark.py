@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,20 @@ def test_a_write_that_is_run_again_under_its_name_adds_nothing(
     assert len(found(spark_here, at, "written")) == 40_010
 
 
+def test_a_source_is_found_in_any_thread(spark_here: SparkSession, at: str, client: Client[bytes]) -> None:
+    """Each has a thread of its own in Java, and so has the main one after an interrupt."""
+    client.create_queue("threaded", "log")
+    frame = spark_here.range(3).selectExpr("string(id) AS body")
+
+    def put() -> None:
+        register(spark_here)
+        write(frame, at, "threaded")
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(put).result()
+    assert found(spark_here, at, "threaded") == [b"0", b"1", b"2"]
+
+
 @pytest.mark.parametrize("kind", ["work", "timed"])
 def test_work_and_timed_queues_take_each_row_once(
     spark_here: SparkSession, at: str, client: Client[bytes], kind: str
@@ -181,6 +196,15 @@ def test_files_are_loaded_once_and_a_new_one_later(
     assert found(spark_here, at, "loaded") == sorted(numbered(range(2_100)))
     with pytest.raises(Conflict, match="of another job"):
         load(spark_here, Load(str(files), at, "loaded", str(tmp_path / "checkpoint"), body="x"))
+
+
+def test_one_file_is_loaded(spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path) -> None:
+    """Spark makes streams of folders and patterns alone: of one file, with others beside it."""
+    client.create_queue("of-one-file", "log")
+    for name in ("a{1}.jsonl", "a1.jsonl", "ba{1}.jsonl"):
+        (tmp_path / name).write_text(f'"{name}"\n')
+    done = load(spark_here, Load(str(tmp_path / "a{1}.jsonl"), at, "of-one-file", str(tmp_path / "state")))
+    assert done.rows == 1 and found(spark_here, at, "of-one-file") == [b'"a{1}.jsonl"']
 
 
 def test_tables_become_messages_and_messages_files(

@@ -22,6 +22,7 @@ from capellini.pipeline.jobs.letters import Letters, groups, redrive
 from capellini.pipeline.jobs.replay import Replay, replay
 from capellini.pipeline.jobs.rollup import Rollup, collect, daily, rollup
 from capellini.pipeline.jobs.running import plainly
+from capellini.pipeline.journal.chapters import WAIT_S
 from capellini.pipeline.journal.columns import COLUMNS, read_journal
 from capellini.pipeline.journal.generator import Recipe, generated
 from capellini.pipeline.report.page import page
@@ -246,10 +247,12 @@ def test_a_report_has_rates_waits_depth_and_poison_by_queue_and_hour(spark: Spar
     assert put == events > 0
     assert sum(row["dead"] for row in found.hours) == 2
     assert all(0 <= row["wait_p50"] <= row["wait_p99"] <= row["life_p99"] for row in found.waits)
+    timed = [row["wait_p99"] for row in found.waits if row["queue"].startswith("timed")]
+    assert found.waits and timed and max(timed) < WAIT_S / 2, "what is waited for until the due is no delay"
     assert found.poison and all(row["deliveries"] > 1 for row in found.poison)
     assert found.attributes == [{"queue": "work-0", "attribute": "colour", "value": "red", "count": 3}]
     looking = Looking()
     looking.feed(page(found, "What <they> did"))
     queues = len({row["queue"] for row in found.hours})
-    assert looking.tags["svg"] == 4 * queues and looking.tags["table"] == 3
+    assert looking.tags["svg"] == 5 * queues and looking.tags["table"] == 3
     assert "What &lt;they&gt; did" in page(found, "What <they> did")

@@ -166,6 +166,14 @@ async def test_what_is_no_json_is_refused(place: Place, body: bytes) -> None:
     assert (answer.status, answer.json["error"]) == (400, "invalid")
 
 
+@pytest.mark.parametrize("half", [rb"\ud800", rb"\uDBFF x", rb"\udc00"])
+async def test_half_a_character_is_called_so(place: Place, half: bytes) -> None:
+    body = b'{"messages":[{"body":"fine \\ud83d\\ude00 %b"}]}' % half
+    answer = await place.ask("POST", "/v1/queues/q/messages", body)
+    assert answer.status == 400
+    assert half[:6].decode() in answer.json["says"] and "body_base64" in answer.json["says"]
+
+
 async def test_too_many_items_are_refused(place: Place) -> None:
     answer = await place.ask("POST", "/v1/queues/q/messages/ack", {"receipts": ["x"] * 1_001})
     assert answer.status in (400, 413)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capellini.model import chunks
 from capellini.model.errors import Invalid, TooLarge
+from capellini.queues.log.parcels import GROUP, check_unaddressed_chunk
 
 BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
 ATTRIBUTES = st.none() | st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=3)
@@ -63,6 +65,24 @@ def test_a_part_of_a_chunk_in_a_block_is_a_chunk(before: list[bytes], bodies: li
 def test_broken_chunks_are_refused(broken: bytes) -> None:
     with pytest.raises(Invalid):
         chunks.check(broken, LIMIT)
+
+
+def test_offsets_that_rise_beyond_what_they_can_hold_are_refused() -> None:
+    """Each message seems to have 64 KiB: all together 4 GiB, so that the last offset is 0 again."""
+    count = 65_536
+    ends = (np.arange(count + 1, dtype=np.int64) << 16).astype(np.uint32).tobytes()
+    size = chunks.HEADER.size + len(ends)
+    chunk = chunks.HEADER.pack(chunks.MAGIC, chunks.VERSION, 0, count, size, 0, chunks.NO_PRODUCER, 0) + ends
+    with pytest.raises(Invalid, match="do not rise"):
+        chunks.check(chunk, 262_144)
+
+
+def test_a_chunk_that_names_a_group_at_a_place_that_is_not_there_is_refused() -> None:
+    data = struct.pack("<iiii", 0, (1 << 31) - 1, 0, 20) + GROUP.encode() + bytes(20)
+    size = chunks.HEADER.size + len(data)
+    chunk = chunks.HEADER.pack(chunks.MAGIC, chunks.VERSION, 1, 1, size, 0, chunks.NO_PRODUCER, 0) + data
+    with pytest.raises(Invalid, match="do not fit"):
+        check_unaddressed_chunk(chunk, chunks.head_of(chunk))
 
 
 @given(st.binary(max_size=200))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from capellini.client import gets as shared
 from capellini.client.gets import LONELY, Gets
 from capellini.model.clock import RealClock
 from capellini.model.errors import Unavailable
@@ -191,3 +192,40 @@ async def test_who_asked_alone_for_long_waits_for_no_turn_until_there_is_company
     assert source.asked == [1, 3]  # company was noticed
     source.gate.set()
     assert len(await first) == 1 and all(len(found) == 1 for found in await asyncio.gather(*others))
+
+
+async def test_what_was_dealt_to_who_leaves_in_the_same_moment_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(2)
+    gets: Gets[int] = Gets(RealClock())
+    really = shared.deal
+
+    def deal(callers: Any, found: Any) -> Any:
+        rest = really(callers, found)
+        calls[1].cancel()  # its share is dealt, and it has not been woken yet
+        return rest
+
+    monkeypatch.setattr(shared, "deal", deal)
+    calls = [asyncio.create_task(gets.get("q", 1, 0.0, source.take, source.give_back)) for _ in range(2)]
+    kept, left = await asyncio.gather(*calls, return_exceptions=True)
+    await gets.close()
+    assert isinstance(left, asyncio.CancelledError)
+    assert sorted([*source.given_back, *kept]) == [0, 1]  # type: ignore[misc]
+
+
+async def test_what_comes_as_the_last_caller_leaves_goes_back() -> None:
+    source = Source(2)
+    source.gate = asyncio.Event()
+    gets: Gets[int] = Gets(RealClock())
+
+    async def give_back(messages: list[int]) -> None:
+        await turn()  # a request takes a while
+        source.given_back += messages
+
+    calls = [asyncio.create_task(gets.get("q", 1, 0.0, source.take, give_back)) for _ in range(2)]
+    await turn()
+    source.gate.set()
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await gets.close()
+    assert source.given_back == [0, 1]

@@ -13,6 +13,7 @@ from capellini.client.patient import RULES, Patience, PatientService, Rule
 from capellini.client.relay import Relay
 from capellini.model.errors import (
     CapelliniError,
+    Conflict,
     Full,
     Invalid,
     NotFound,
@@ -194,6 +195,31 @@ async def test_a_lost_answer_followed_by_errors_stays_unknown() -> None:
     service, _, _ = patient([LOST], [AWAY], [AWAY], NotFound("gone"))
     with pytest.raises(Unknown):
         await service.ack("jobs", ["a"])
+
+
+async def test_a_keyed_put_whose_answer_was_lost_is_not_told_as_surely_undone() -> None:
+    keyed = [NewMessage(b"a", key="k")]
+    service, _, _ = patient(Unknown("lost"), *[Unavailable("away")] * 100, total_s=5.0)
+    with pytest.raises(Unknown, match="an earlier attempt may have been done"):
+        await service.put("jobs", keyed)
+    service, _, _ = patient([LOST], *[[AWAY]] * 100, total_s=5.0)
+    with pytest.raises(Unknown):
+        await service.put("jobs", keyed)
+    service, _, _ = patient(Unknown("lost"), Paused("puts are paused"))
+    with pytest.raises(Unknown, match="puts are paused"):
+        await service.put("jobs", keyed)
+    service, _, _ = patient(Unknown("lost"), *[Unavailable("away")] * 100, total_s=5.0)
+    with pytest.raises(Unknown):
+        await service.create("jobs")
+
+
+async def test_what_a_repetition_learned_is_told_as_it_is() -> None:
+    service, _, _ = patient(Unknown("lost"), Conflict("exists with other options"))
+    with pytest.raises(Conflict):
+        await service.create("jobs")
+    service, _, _ = patient(Unknown("lost"), *[Unavailable("away")] * 100, total_s=5.0)
+    with pytest.raises(Unavailable):
+        await service.show("jobs")
 
 
 async def test_nacks_follow_the_rule_of_acks() -> None:

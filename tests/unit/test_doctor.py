@@ -14,8 +14,9 @@ from capellini.model.errors import Invalid
 from capellini.node import checks
 from capellini.node.checks import Finding
 from capellini.node.condition import Condition
-from capellini.node.doctor import examine
+from capellini.node.doctor import _looked, examine
 from capellini.store import folder as folders
+from capellini.store.cassandra_session import NoRights
 
 
 @pytest.mark.parametrize(
@@ -38,9 +39,11 @@ from capellini.store import folder as folders
         (checks.skew([0.01, -0.02]), "ok"),
         (checks.skew([0.01, -0.2]), "warn"),
         (checks.skew([0.6, -0.2]), "bad"),
-        (checks.schema([], []), "ok"),
-        (checks.schema(["queues"], []), "warn"),
-        (checks.schema([], ["queues.kind is int"]), "bad"),
+        (checks.schema([], [], 1, 1), "ok"),
+        (checks.schema(["queues"], [], None, 1), "warn"),
+        (checks.schema([], ["queues.kind is int"], 1, 1), "bad"),
+        (checks.schema([], [], 2, 1), "bad"),
+        (checks.schema([], [], 1, 2), "warn"),
         (checks.room(10 * 1024**3), "ok"),
         (checks.room(500 * 1024**2), "warn"),
         (checks.room(1024**2), "bad"),
@@ -106,3 +109,13 @@ def test_the_command_says_it_for_people_and_programs(tmp_path: Path) -> None:
     run = CliRunner().invoke(capellini, ["doctor", "--json", f"rocks:{tmp_path}/none"])
     assert run.exit_code == 0
     assert '"state": "warn"' in run.output
+
+
+async def test_a_user_without_rights_is_told_to_get_them_and_not_to_wait() -> None:
+    async def look(session: object) -> list[Finding]:
+        raise NoRights("User bob has no SELECT permission")
+
+    (found,) = await _looked("schema", look, None)
+    assert (found.state, "grant" in found.do, "bob" in found.says) == ("bad", True, True)
+    (found,) = await _looked("settings", look, None)
+    assert (found.state, "grant" in found.do) == ("warn", True)

@@ -267,6 +267,31 @@ def test_parts_of_deliveries_are_bounded_as_whole_ones_are(monkeypatch: pytest.M
     assert not desk.full and not desk.flights
 
 
+def test_what_comes_back_in_too_many_ranges_holds_back_what_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each other message given back for a while: what a consumer does whose target is away."""
+    monkeypatch.setattr("capellini.queues.log.desk.MOST_PARTS", 10)
+    desk, at_ms = _desk(), 5_000
+    while not desk.crowded:
+        [(delivery, pick)] = _flown(desk)
+        desk.nack(delivery, [(number, number + 1) for number in range(pick.first, pick.end, 2)], at_ms)
+        desk.ack(delivery, [(pick.first, pick.end)])
+    assert desk.waiting == desk.standing.parts == 10
+    assert desk.picks(10, 0, TOP) == []
+    desk.roll(at_ms)
+    for delivery, pick in _flown(desk, 4):  # what came back is to be had, and makes room
+        desk.ack(delivery, [(pick.first, pick.end)])
+    assert [pick.deliveries for _, pick in _flown(desk, 7)] == [1, 1, 1, 1, 1, 1, 0]
+
+
+def test_messages_given_back_one_by_one_are_one_range() -> None:
+    desk = _desk()
+    [(delivery, _)] = _flown(desk)
+    assert desk.nack(delivery, [(number, number + 1) for number in range(10)], 5_000) == [
+        (number, number + 1) for number in range(10)
+    ]
+    assert (desk.standing.parts, desk.waiting) == (1, 10)
+
+
 @pytest.mark.parametrize("standing", [None, Total(), ByGroup()])
 def test_what_stands_is_told_with_its_deliveries_and_when_it_comes(standing: Standing | None) -> None:
     desk = _desk(standing=standing)

@@ -129,6 +129,30 @@ async def _all_finished(node: LogNode, count: int) -> bool:
     return (await _owner(node)).desk.pages.next == count
 
 
+def test_a_letter_that_cannot_be_carried_in_an_unforeseen_way_is_tried_again_after_a_while() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes, delivery_limit=1)
+        await put(node, [b"m"])
+        parcels = await pull(node)
+        owner, tries = await _owner(node), 0
+
+        async def entry(number: int) -> None:
+            nonlocal tries
+            tries += 1
+            raise ArithmeticError("nobody has thought of this")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, "_entry", entry)
+            await settle(node, parcels, "nack")
+            await node.clock.sleep(10)
+        assert 5 <= tries <= 12
+        await node.clock.sleep(5)
+        assert await node.dead(DEAD) == [b"m"]
+
+    run(work(), 1)
+
+
 def test_an_owner_that_was_paused_beyond_its_lease_confirms_no_ack() -> None:
     """The ack had been sent before, and was durable: but by now another may own the extent, and not know of it."""
 
@@ -204,6 +228,23 @@ def test_a_group_with_a_delay_gets_messages_later_than_others() -> None:
     run(work(), 1)
 
 
+def test_a_delay_that_is_taken_back_holds_nothing_any_more() -> None:
+    """What a group waits for was found under its former delay."""
+
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node = await _grouped(nodes, delay_s=3600.0)
+        await put(node, [b"x"])
+        assert await pull(node, wait_s=1.0) == []
+        await (await node.queue()).change_group("g", {"delay_s": 10.0})
+        assert await pull(node, wait_s=1.0) == []
+        assert (await _owner(node)).next_ms() is not None
+        await (await node.queue()).change_group("g", {"delay_s": 0})
+        assert bodies_in(await pull(node, wait_s=1.0)) == [b"x"]
+
+    run(work(), 1)
+
+
 def test_a_flush_waits_for_what_is_being_written() -> None:
     async def work() -> None:
         _, nodes = await simulated("a")
@@ -221,6 +262,28 @@ def test_a_flush_waits_for_what_is_being_written() -> None:
         stored = await read_cursor(owner.place, owner.extent, owner.group.reader)
         assert stored is not None and stored.next == 2
         await acking
+
+    run(work(), 1)
+
+
+def test_an_owner_whose_write_fails_in_an_unforeseen_way_is_over_and_another_goes_on() -> None:
+    """Else what it was about to write would be forgotten, and a line of an ordered queue would stand for ever."""
+
+    async def work() -> None:
+        _, nodes = await simulated("a", mode="cp", ordered="total", visibility_s=60.0)
+        node = await _grouped(nodes)
+        await put(node, [b"1", b"2"])
+        parcels = await pull(node, count=1)
+        owner = await _owner(node)
+
+        def broken(pages: list[tuple[int, bytes]]) -> None:
+            raise ArithmeticError("nobody has thought of this")
+
+        owner._cursors._batch = broken  # type: ignore[assignment, method-assign]
+        (done,) = await (await node.queue()).settle("g", [settle_of(parcels[0], "ack")])
+        assert done.error == "unknown"
+        assert not owner.acts()
+        assert bodies_in(await pull(node, count=1)) == [b"1"]
 
     run(work(), 1)
 

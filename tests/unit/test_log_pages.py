@@ -106,6 +106,18 @@ def test_a_million_acks_in_any_order_take_little() -> None:
     assert max(len(data) for _, data in changed) < 6_000
 
 
+def test_of_a_page_that_is_finished_behind_one_that_is_not_little_is_kept() -> None:
+    pages = Pages()
+    pages.count(PAGE, 2 * PAGE, 2)
+    pages.hide(PAGE, PAGE + 10, 1_700_000_000_000)
+    pages.finish(1, 2 * PAGE)
+    assert pages.next == 0 and pages.top == 2 * PAGE
+    page = pages._pages[1]
+    assert page.counts is None and page.hidden is None
+    stored, head = pages.changes()
+    assert [(one.first, one.end) for one in Pages.decode(head, dict(stored)).open()] == [(0, 1)]
+
+
 def test_a_message_is_hidden_until_it_is_delivered_again_or_finished() -> None:
     pages = Pages()
     pages.hide(3, 6, 1_700_000_000_000)

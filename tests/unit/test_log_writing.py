@@ -414,6 +414,20 @@ def test_a_producer_goes_on_in_the_next_extent_where_it_was() -> None:
     simulate(main())
 
 
+def test_a_confirmed_chunk_is_remembered_by_its_place_and_not_kept() -> None:
+    """A producer's last chunks are recognised when they come again: 64 of a megabyte each would be 64 MB."""
+
+    async def main() -> None:
+        node = await node_in(World())
+        first = await node.put(b"x" * 1000, producer=P, sequence=1)
+        (writer,) = node.writers.accepting()
+        assert [item.chunk for item in writer.producers[P].recent] == [b""]
+        again = await node.put(b"x" * 1000, producer=P, sequence=1)
+        assert (again.extent, again.first, again.duplicate) == (first.extent, first.first, True)
+
+    simulate(main())
+
+
 def test_an_old_extent_is_sealed_so_that_it_can_be_dropped() -> None:
     async def main() -> None:
         node = await node_in(World(), consumed_s=0.0)

@@ -181,6 +181,21 @@ def test_ticks_wait_for_a_queue_that_takes_none_and_the_reason_is_told() -> None
     in_world(test)
 
 
+def test_a_zone_that_is_not_known_any_more_stops_no_other_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "check_schedule", lambda new: None)  # as it was where the zone was known
+
+    async def test(world: World) -> None:
+        schedules = schedules_of(world, Queue())
+        for name in ("a", "b", "c"):
+            zone = "Europe/Atlantis" if name == "b" else "UTC"
+            await schedules.add(msgspec.structs.replace(EVERY_MINUTE, name=name, zone=zone))
+        assert await run_all(schedules) == 2
+        told = {info.name: (len(info.next_at), info.problem) for info in await schedules.listed()}
+        assert told["a"] == told["c"] == (3, "") and told["b"][0] == 0 and "Atlantis" in told["b"][1]
+
+    in_world(test)
+
+
 def test_the_same_again_is_fine_and_another_is_a_conflict() -> None:
     async def test(world: World) -> None:
         schedules = schedules_of(world, Queue())

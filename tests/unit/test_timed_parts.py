@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
@@ -12,12 +12,13 @@ import pytest
 from capellini.model.errors import Conflict, Invalid
 from capellini.model.message import Entry
 from capellini.model.options import TimedOptions, check_change, options_of
-from capellini.queues.timed.desk import AROUND_BYTES, LIFE, Desk, State
+from capellini.queues.timed.desk import AROUND_BYTES, LIFE, STALE_ENTRIES, Desk, State
 from capellini.queues.timed.holder import PAGE_BYTES, page_rows
 from capellini.queues.timed.horizon import AHEAD_S, CALM_S, CALM_STEPS, IDLE_S, LEAD_S, Pace, next_step
+from capellini.queues.timed.judging import Judging
 from capellini.queues.timed.positions import TICKS_PER_S, position_of, ticks_of_ms
 from capellini.queues.timed.proofs import Proof, proof_of, receipt_of
-from capellini.queues.timed.records import Change, Moving, Snapshot, known_of, packed, unpacked
+from capellini.queues.timed.records import Change, Known, Moving, Snapshot, known_of, packed, unpacked
 from capellini.queues.timed.rows import PAGE_ROWS, TimedRow, order_key, row_in, row_out
 from capellini.store.interface import Row
 
@@ -142,6 +143,65 @@ def test_what_is_in_flight_has_a_limit_after_which_nothing_is_taken_until_one_co
     assert desk.take(10, 200) == [messages[2]] and desk.take(10, 200) == []
     assert desk.roll(100) == [messages[1]]  # its visibility is over
     assert (desk.flying_bytes, desk.take(10, 300), desk.flying_bytes) == (one, [messages[1]], 2 * one)
+
+
+def test_what_was_handed_out_and_is_hidden_takes_no_room_from_what_comes_next() -> None:
+    desk = Desk(0)
+    nacked, buried, moved = [desk.add(row_at(at), 0) for at in range(3)]
+    size = nacked.size
+    desk.roll(0)
+    desk.take(2, 100)
+    desk.hide(nacked, 5_000)
+    desk.roll(100)
+    desk.put_aside(buried)
+    desk.leave(moved)
+    desk.add(row_at(4), 9_000, deliveries=1)
+    assert (desk.hidden, desk.hidden_bytes, desk.waits) == (3, 3 * size, (1, size))  # `moved` was never out
+    desk.most_flying_bytes = 3 * size
+    assert desk.too_much_is_out and not desk.too_much_flies
+    desk.gone(buried)
+    desk.roll(5_000)
+    assert (desk.hidden, desk.hidden_bytes, desk.waits, desk.too_much_is_out) == (1, size, (2, 2 * size), False)
+
+
+def test_what_stays_for_long_does_not_keep_the_traces_of_all_that_pass_it() -> None:
+    desk = Desk(0)
+    stays = desk.add(row_at(0), 0)
+    desk.roll(0)
+    desk.take(1, 10**9)
+    for at in range(1, 5_000):
+        desk.extend(stays, 10**9 + at)
+        passing = desk.add(row_at(at), 0)
+        desk.roll(0)
+        if at % 2:
+            desk.take(1, 10**9)
+        desk.leave(passing)
+        desk.gone(passing)
+    assert all(len(heap) <= STALE_ENTRIES + 3 for heap in (desk._places, desk._times, desk._ready))
+    assert (desk.first(), desk.next_ms(), desk.roll(10**9 + 4_998)) == (stays, 10**9 + 4_999, [])
+    assert desk.roll(10**9 + 4_999) == desk.take(1, 0) == [stays]
+
+
+def test_names_are_looked_through_seldom_where_there_are_many() -> None:
+    judging, read, looks = Judging(cast(Any, None), Known(place_at(0)), lambda: 0), place_at(1), 0
+    since = judging.since
+
+    def counted(read: UUID) -> list[tuple[UUID, int]]:
+        nonlocal looks
+        looks += 1
+        return since(read)
+
+    judging.since = counted  # type: ignore[method-assign]
+    for _ in range(20):
+        for at in range(2_000):
+            judging.remember((place_at(at / 2_000), 0))
+        judging.forget_old(read)
+    assert looks <= 6 and len(judging.recent) == 40_000
+    for _ in range(12):
+        for at in range(2_000):
+            judging.remember((place_at(100 + at / 2_000), 0))
+        judging.forget_old(place_at(101))
+    assert len(judging.recent) <= 24_000
 
 
 def test_large_messages_are_read_a_few_at_a_time() -> None:

@@ -250,3 +250,17 @@ def test_uvloop_works_too() -> None:
             return await transport.request("POST", "/", b"x")
 
     assert uvloop.run(ask()).body == b"ok"
+
+
+async def test_a_channel_that_is_being_opened_at_the_end_is_not_left_open() -> None:
+    peer = Peer()
+    peer.silent = True
+    async with running(peer, channel=True) as transport:
+        call = asyncio.create_task(transport.request("GET", "/v1/x"))
+        await peer.arrived.wait()
+        opening = transport._opening
+        assert opening is not None
+        await transport.close()
+        with pytest.raises(Unreachable, match="closed"):
+            await call
+        assert opening.cancelled()

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from capellini.model.clock import RealClock
+from capellini.model.message import NewMessage
+from capellini.model.service import Put
 from capellini.node.broker import Broker
 from capellini.queues.work import putting
 from capellini.queues.work.block import check
@@ -42,4 +44,16 @@ async def test_a_put_as_all_groups_end_is_put(tmp_path: Path, monkeypatch: pytes
     loop.call_soon(lambda: queue.putting._queue(late.pieces[0]))
     async with asyncio.timeout(20):
         assert await late.answer == [(putting.GROUPS_AT_ONCE, 1)]
+    await store.close()
+
+
+async def test_of_one_key_given_twice_in_a_call_the_first_is_the_message(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path / "store", clock=RealClock())
+    await store.prepare(TABLES)
+    broker = Broker(store, RealClock(), random.Random(1))
+    await broker.create("jobs")
+    items = [NewMessage(body, key=key) for body, key in ((b"a", "k"), (b"b", "k"), (b"c", "other"), (b"d", "k"))]
+    results = await broker.put("jobs", items)
+    assert [isinstance(each, Put) and each.duplicate for each in results] == [False, True, False, True]
+    assert sorted(each.body for each in await broker.peek("jobs")) == [b"a", b"c"]
     await store.close()

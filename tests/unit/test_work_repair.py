@@ -12,6 +12,19 @@ from capellini.store.rocks.store import RocksStore
 from capellini.store.schema import TABLES
 
 
+class Ahead(RealClock):
+    """Time that can be made to pass."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+
+    def now_s(self) -> float:  # type: ignore[override]
+        return RealClock.now_s() + self.passed_s
+
+    def elapsed_s(self) -> float:  # type: ignore[override]
+        return RealClock.elapsed_s() + self.passed_s
+
+
 async def test_one_step_drops_what_was_finished_since_the_last_and_shares_changes_of_the_list(tmp_path: Path) -> None:
     store = await RocksStore.open(tmp_path / "store", clock=RealClock())
     await store.prepare(TABLES)
@@ -26,4 +39,29 @@ async def test_one_step_drops_what_was_finished_since_the_last_and_shares_change
     assert await queue.repair.step() == 100
     assert store.counts.rounds - rounds < 150  # one for each bucket; those of the list are shared
     assert not (await broker.pointers("jobs")).entries
+    await store.close()
+
+
+async def test_what_is_too_old_goes_though_nobody_gets_from_the_queue(tmp_path: Path) -> None:
+    clock = Ahead()
+    store = await RocksStore.open(tmp_path / "store", clock=clock)
+    await store.prepare(TABLES)
+    broker = Broker(store, clock, random.Random(1))
+    await broker.create("short", options={"bucket_size": 10, "ttl_s": 60, "visibility_s": 3600})
+    await broker.put("short", [NewMessage(b"old")] * 35)
+    (queue,) = broker.open_queues.values()
+    held = await broker.get("short", 2)
+    clock.passed_s += 30
+    await broker.put("short", [NewMessage(b"young")] * 10)
+    await queue.repair.step()
+    assert (await broker.statistics("short")).ready == 43
+    clock.passed_s += 31
+    await queue.repair.step()
+    found = await broker.statistics("short")
+    assert (found.ready, found.in_flight) == (10, 2)
+    assert [each.body for each in await broker.peek("short", 20)] == [b"old"] * 2 + [b"young"] * 10
+    await queue.repair.step()
+    assert [view.bucket for view in await broker.buckets("short")] == [0, 3, 4]  # those between are dropped
+    assert len(await broker.ack("short", [each.receipt for each in held])) == 2
+    assert [each.body for each in await broker.get("short", 20)] == [b"young"] * 10
     await store.close()

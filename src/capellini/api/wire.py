@@ -239,8 +239,9 @@ class Form(Generic[T]):
             raise Invalid(f"the request is not as it should be: {self._named(str(error))}") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             name = "MessagePack" if is_packed else "JSON"
-            raise Malformed(f"the request is not {name} as it should be: {error}") from None
-
+            lone = None if is_packed else _LONE_SURROGATE.search(bytes(data))
+            says = f"{lone[0].decode()} is half of a character: send such bytes as body_base64" if lone else error
+            raise Malformed(f"the request is not {name} as it should be: {says}") from None
 
     def _named(self, says: str) -> str:
         """Fields of what travels as an array have numbers on the wire; people know them by name."""
@@ -297,6 +298,11 @@ def query_of(request: Request, type: type[T]) -> T:
         raise Invalid(f"the query of the address is not as it should be: {error}") from None
 
 
+# A first half without its second, or a second without its first: the decoder says "truncated", or nothing useful.
+_LONE_SURROGATE: Final = re.compile(
+    rb"(?<!\\)\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})(?<!\\)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 _ATTRIBUTE: Final = b"capellini-attribute-"
 _RAW_HEADERS: Final = {b"capellini-delay-s": "delay_s", b"capellini-key": "key", b"capellini-due": "due"}
 _PRODUCER: Final = HEADER.encode()

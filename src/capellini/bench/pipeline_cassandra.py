@@ -2,8 +2,13 @@
 
     bare     two processes, each every second extent: acsylla, page by page, nothing decoded
     ours     local[2], the data source with the column body, counted
+    nothing  local[2], a bare Arrow source that makes as many such bodies out of nothing: what Spark itself takes
 
-Both read the blocks of the same extents from the same local cluster, in turns.
+Bare and ours read the blocks of the same extents from the same local cluster, in turns. Bodies are random: Cassandra
+keeps equal ones in next to nothing, and reads them as fast as that. There are so many that starting a query, which
+takes Spark half a second, does not count for most of it.
+
+`cpu_us` in the details is what a message costs: Cassandra, and all processes that read.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from statistics import median
@@ -20,7 +26,9 @@ from typing import TYPE_CHECKING, Any, Final
 import acsylla
 import msgspec
 
-from capellini.bench.figures import Figure, judge, unmeasured
+from capellini.bench.figures import Detail, Figure, judge, unmeasured
+from capellini.bench.pipeline_rates import Bare
+from capellini.bench.usage import cpu_s, family
 from capellini.local import processes
 from capellini.local.cluster import LocalCluster
 from capellini.local.errors import ClusterError
@@ -38,12 +46,13 @@ if TYPE_CHECKING:
 NAME: Final = "pipeline.cassandra_source_vs_bare"
 KEYSPACE: Final = "bench_pipeline"
 QUEUE: Final = "measured"
-BODY: Final = b"x" * 100
+BODY_BYTES: Final = 100
 CHUNK: Final = 4_000  # messages
 UNDER_WAY: Final = 8
 EXTENT_BYTES: Final = 4_194_304  # small, so that there are several to be read side by side
 PROCESSES: Final = 2
 PAGE: Final = 16  # blocks
+ABREAST: Final = 16  # extents of one process: all at once would wait in Cassandra for longer than it lets them
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -51,44 +60,70 @@ class Scale(msgspec.Struct, frozen=True):
     messages: int
 
 
-FULL: Final = Scale(turns=5, messages=3_968_000)
+FULL: Final = Scale(turns=5, messages=12_032_000)
 QUICK: Final = Scale(turns=3, messages=384_000)
+
+
+class Turn(msgspec.Struct, frozen=True):
+    took_s: float
+    cassandra_s: float  # of its processor time
+    readers_s: float  # of that of all who read
 
 
 def measure(scale: Scale, wanted: list[str]) -> list[Figure]:
     cluster = LocalCluster(f"bench-pipeline-{os.getpid()}")
     try:
         cluster.up(1, jvm="full", owner=processes.identify(os.getpid()))
-        return [_measured(cluster.contact_points(), scale) for _ in wanted]
+        return [_measured(cluster, scale) for _ in wanted]
     except ClusterError as error:
         return [unmeasured(name, f"no cluster could be started: {error}") for name in wanted]
     finally:
         cluster.down()
 
 
-def _measured(host: str, scale: Scale) -> Figure:
+def _measured(cluster: LocalCluster, scale: Scale) -> Figure:
+    host, server = cluster.contact_points(), cluster.status()[0].pid
+    assert server is not None
     at = f"cassandra://{host}/{KEYSPACE}"
     generation, extents = asyncio.run(_filled(at, scale))
     spark = session(Plan("local[2]", short=False))
     register(spark)
-    bare: list[float] = []
-    ours: list[float] = []
+    spark.dataSource.register(Bare)
+    taken: dict[str, list[Turn]] = {"bare": [], "ours": [], "nothing": []}
     try:
         with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
+            shares = [(host, generation, extents[number::PROCESSES]) for number in range(PROCESSES)]
+            ways: dict[str, Callable[[], int]] = {
+                "bare": lambda: sum(pool.map(_bare, shares)),
+                "ours": lambda: _counted(spark, "capellini", at=at, queue=QUEUE, columns="body"),
+                "nothing": lambda: _counted(spark, "bare", rows=str(scale.messages), body_bytes=str(BODY_BYTES)),
+            }
             for turn in range(scale.turns + 1):
-                began_s = time.perf_counter()
-                shares = [(host, generation, extents[number::PROCESSES]) for number in range(PROCESSES)]
-                read = sum(pool.map(_bare, shares))
-                bare_s = time.perf_counter() - began_s
-                assert read == scale.messages, f"the bare driver read {read}"
-                ours_s = _ours(spark, at, scale)
-                if turn:  # the first one warms both up
-                    bare.append(scale.messages / bare_s)
-                    ours.append(scale.messages / ours_s)
+                for name, read in ways.items():
+                    took = _timed(read, server, scale.messages)
+                    if turn:  # the first one warms all up
+                        taken[name].append(took)
     finally:
         spark.stop()
-    detail = {"bare_per_s": round(median(bare)), "ours_per_s": round(median(ours)), "extents": len(extents)}
-    return judge(NAME, median(ours) / median(bare), dict(detail))
+    rates = {name: scale.messages / median(each.took_s for each in turns) for name, turns in taken.items()}
+    detail: Detail = {f"{name}_per_s": round(rate) for name, rate in rates.items()}
+    for name, turns in taken.items():
+        detail[f"{name}_cpu_us"] = [
+            round(median(each) / scale.messages * 1e6, 2)
+            for each in ([turn.cassandra_s for turn in turns], [turn.readers_s for turn in turns])
+        ]
+    return judge(NAME, rates["ours"] / rates["bare"], {**detail, "extents": len(extents)})
+
+
+def _timed(read: Callable[[], int], server: int, messages: int) -> Turn:
+    """`server`: the process that is Cassandra."""
+    cassandra_s, all_s, began_s = cpu_s(server), cpu_s(os.getpid()), time.perf_counter()
+    found = read()
+    took_s = time.perf_counter() - began_s
+    assert found == messages, f"{found} were read"
+    cassandra_s, all_s = cpu_s(server) - cassandra_s, cpu_s(os.getpid()) - all_s
+    started_here = server in family(os.getpid())
+    return Turn(took_s, cassandra_s, all_s - cassandra_s if started_here else all_s)
 
 
 async def _filled(at: str, scale: Scale) -> tuple[int, list[str]]:
@@ -98,9 +133,9 @@ async def _filled(at: str, scale: Scale) -> tuple[int, list[str]]:
         await node.service.create(QUEUE, "log", {"extent_bytes": EXTENT_BYTES})
         log = node.service.log
         assert log is not None
-        chunk = pack([BODY] * CHUNK)
+        chunks = [pack([os.urandom(BODY_BYTES) for _ in range(CHUNK)]) for _ in range(UNDER_WAY)]
         for _ in range(0, scale.messages, CHUNK * UNDER_WAY):
-            await asyncio.gather(*(log.append(QUEUE, chunk) for _ in range(UNDER_WAY)))
+            await asyncio.gather(*(log.append(QUEUE, chunk) for chunk in chunks))
     finally:
         await node.close()  # and so everything is sealed
     async with reached(at) as reach:
@@ -118,31 +153,31 @@ async def _bare_read(host: str, generation: int, extents: list[str]) -> int:
     try:
         cql = "SELECT count, chunks FROM log_blocks WHERE queue = ? AND generation = ? AND extent = ?"
         prepared = await connected.create_prepared(cql)
-        reads = [_bare_extent(connected, prepared, generation, name) for name in extents]
+        turns = asyncio.Semaphore(ABREAST)
+        reads = [_bare_extent(connected, prepared, generation, name, turns) for name in extents]
         return sum(await asyncio.gather(*reads))
     finally:
         await connected.close()
 
 
-async def _bare_extent(connected: Any, prepared: Any, generation: int, extent: str) -> int:
+async def _bare_extent(connected: Any, prepared: Any, generation: int, extent: str, turns: asyncio.Semaphore) -> int:
     statement = prepared.bind(page_size=PAGE, consistency=acsylla.Consistency.QUORUM)
     statement.bind_list([QUEUE, generation, extent])
     found = 0
-    while True:
-        result = await connected.execute(statement)
-        rows = [row.as_list() for row in result]  # at once: the driver's rows are views on where it stands
-        found += sum(int(count) for count, chunks in rows if chunks is not None)
-        if not result.has_more_pages():
-            return found
-        statement.set_page_state(result.page_state())
+    async with turns:
+        while True:
+            result = await connected.execute(statement)
+            rows = [row.as_list() for row in result]  # at once: the driver's rows are views on where it stands
+            found += sum(int(count) for count, chunks in rows if chunks is not None)
+            if not result.has_more_pages():
+                return found
+            statement.set_page_state(result.page_state())
 
 
-def _ours(spark: SparkSession, at: str, scale: Scale) -> float:
-    began_s = time.perf_counter()
-    options = {"at": at, "queue": QUEUE, "columns": "body"}
-    found = spark.read.format("capellini").options(**options).load().selectExpr("count(body)").first()
-    assert found is not None and found[0] == scale.messages, f"Spark read {found}"
-    return time.perf_counter() - began_s
+def _counted(spark: SparkSession, source: str, **options: str) -> int:
+    found = spark.read.format(source).options(**options).load().selectExpr("count(body)").first()
+    assert found is not None
+    return int(found[0])
 
 
 if __name__ == "__main__":

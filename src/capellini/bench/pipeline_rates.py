@@ -65,18 +65,19 @@ class Bare(DataSource):
         return "number bigint, body binary"
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return BareReader(int(self.options["rows"]))
+        return BareReader(int(self.options["rows"]), int(self.options.get("body_bytes", str(BODY_BYTES))))
 
 
 class BareReader(DataSourceReader):
-    def __init__(self, rows: int) -> None:
-        self._rows = rows // PARTS
+    def __init__(self, rows: int, body_bytes: int) -> None:
+        self._rows, self._body_bytes = rows // PARTS, body_bytes
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(at) for at in range(PARTS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        data, ends = pa.py_buffer(b"x" * BODY_BYTES * BATCH), np.arange(0, BODY_BYTES * (BATCH + 1), BODY_BYTES)
+        size = self._body_bytes
+        data, ends = pa.py_buffer(b"x" * size * BATCH), np.arange(0, size * (BATCH + 1), size)
         bodies = pa.BinaryArray.from_buffers(pa.binary(), BATCH, [None, pa.py_buffer(ends.astype(np.int32)), data])
         for at in range(0, self._rows, BATCH):
             count = min(BATCH, self._rows - at)

@@ -23,7 +23,7 @@ from capellini.client.aio import AsyncClient
 from capellini.client.consuming import Failed, StopConsuming
 from capellini.client.messages import AsyncMessage
 from capellini.model.errors import Stale
-from capellini.model.log import split_name
+from capellini.model.log import DEFAULT_GROUP, split_name
 from capellini.model.service import Problem
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ async def _there(client: AsyncClient[bytes], queue: str) -> str:
     right."""
     name, group = split_name(queue)
     info = await client.show_queue(name)
-    if name != queue:
+    if group != DEFAULT_GROUP:  # that is made at its first use
         await client.groups.show(name, group)
     return info.kind
 

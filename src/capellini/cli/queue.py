@@ -77,10 +77,11 @@ def _shown(value: float | dict[str, float] | None, about: str) -> str:
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE", help=SET_HELP, shell_complete=option_names
 )
-def create(at: str, as_json: bool, name: str, kind: str, settings: tuple[str, ...]) -> None:
-    """Create a queue; the same again is fine."""
+@click.argument("more", nargs=-1, metavar="[NAME=VALUE]...", shell_complete=option_names)
+def create(at: str, as_json: bool, name: str, kind: str, settings: tuple[str, ...], more: tuple[str, ...]) -> None:
+    """Create a queue; the same again is fine. Options may also follow the name, as in `queue set`."""
     with talking(at, makes=True) as client:
-        say_queue(client.create_queue(name, kind, **option_values(settings, kind)), as_json)
+        say_queue(client.create_queue(name, kind, **option_values((*settings, *more), kind)), as_json)
 
 
 @queue.command(name="list")

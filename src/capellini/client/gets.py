@@ -17,6 +17,7 @@ the request is given up.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -44,6 +45,7 @@ class Gets(Generic[H]):
         self._joining: dict[Hashable, list[_Caller[H]]] = {}  # of this turn; the first of each waits for the others
         self._shared: set[asyncio.Task[None]] = set()
         self._under_way = self._alone = 0  # gets; those in a row that met no other
+        self._returning: set[asyncio.Task[None]] = set()
 
     async def get(self, kind: Hashable, count: int, wait_s: float, take: Take[H], give_back: GiveBack[H]) -> list[H]:
         """Up to `count` messages. Gets of the same `kind` and `wait_s` differ in nothing but their count."""
@@ -76,7 +78,21 @@ class Gets(Generic[H]):
                 return await take(count, wait_s)
         else:
             callers.append(_Caller(count, future))
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None and (found := future.result()):
+                self._returned(found, give_back)  # it was dealt out to who left in the same moment
+            raise
+
+    def _returned(self, found: list[H], give_back: GiveBack[H]) -> None:
+        async def back() -> None:
+            with contextlib.suppress(CapelliniError):  # else they come back after their visibility
+                await give_back(found)
+
+        task = asyncio.get_running_loop().create_task(back())
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
 
     def _share(self, callers: list[_Caller[H]], wait_s: float, take: Take[H], give_back: GiveBack[H]) -> None:
         task = asyncio.get_running_loop().create_task(self._run(callers, wait_s, take, give_back))
@@ -97,7 +113,7 @@ class Gets(Generic[H]):
                 found = await take(min(SHARED_MOST, sum(caller.count for caller in callers)), wait_s)
                 rest = deal([caller for caller in callers if not caller.future.done()], found)
                 if rest:
-                    await give_back(rest)
+                    self._returned(rest, give_back)  # apart: when the last caller leaves now, this is ended
                 callers = [caller for caller in callers if not caller.future.done()]
                 wait_s = until_s - self._clock.elapsed_s()
                 if not found or wait_s <= 0:
@@ -119,8 +135,8 @@ class Gets(Generic[H]):
     async def close(self) -> None:
         for task in tuple(self._shared):
             task.cancel()
-        if self._shared:
-            await asyncio.wait(tuple(self._shared))
+        if left := (*self._shared, *self._returning):
+            await asyncio.wait(left)
 
 
 def deal(callers: Sequence[_Caller[H]], found: list[H]) -> list[H]:

@@ -1,7 +1,8 @@
 """Patience: which calls are repeated after which errors, as a table, and how long to wait in between.
 
     rule      repeats after           because
-    FREELY    Unavailable, Unknown    doing it twice is the same as once, or only hides a message for a while
+    FREELY    Unavailable, Unknown    it changes nothing, or only hides a message for a while
+    SAFELY    Unavailable, Unknown    doing it twice is the same as once
     SURELY    Unavailable             twice would add, remove or move twice; Unavailable promises that nothing was done
     DOUBTFUL  Unavailable, Unknown    a receipt works once: a repetition can do no harm, but its answer "stale" may mean
                                       that the first attempt did it, whose answer was lost: Unknown, never Stale
@@ -24,7 +25,7 @@ from capellini.client.groups import log_of
 from capellini.client.relay import Relay
 from capellini.client.scheduling import timed_of
 from capellini.model.clock import Chance, Clock
-from capellini.model.errors import CapelliniError, Invalid, Stale, Unavailable, Unknown
+from capellini.model.errors import CapelliniError, Invalid, Paused, Stale, Unavailable, Unknown
 from capellini.model.log import Settle, Settled
 from capellini.model.message import NewMessage
 from capellini.model.service import Done, ExtendItem, NackItem, ParcelAck, Problem, Put, Service
@@ -38,22 +39,23 @@ Ranges = list[list[tuple[int, int]]]
 
 class Rule(enum.Enum):
     FREELY = "freely"
+    SAFELY = "safely"
     SURELY = "surely"
     DOUBTFUL = "doubtful"
 
 
 RULES: Final[dict[str, Rule]] = {
-    "create": Rule.FREELY,
+    "create": Rule.SAFELY,
     "queues": Rule.FREELY,
     "show": Rule.FREELY,
     "body_limit": Rule.FREELY,
-    "change": Rule.FREELY,
-    "pause": Rule.FREELY,
+    "change": Rule.SAFELY,
+    "pause": Rule.SAFELY,
     "purge": Rule.SURELY,  # would also purge what was put since
     "delete": Rule.SURELY,  # would also delete a new queue of that name
     "statistics": Rule.FREELY,
     "put": Rule.SURELY,  # of unkeyed messages
-    "put_keyed": Rule.FREELY,
+    "put_keyed": Rule.SAFELY,
     "get": Rule.FREELY,  # what was taken and not received is offered again after its visibility
     "ack": Rule.DOUBTFUL,
     "nack": Rule.DOUBTFUL,
@@ -63,7 +65,7 @@ RULES: Final[dict[str, Rule]] = {
     "redrive": Rule.SURELY,  # the count of the first attempt would be lost
     "buckets": Rule.FREELY,
     "pointers": Rule.FREELY,
-    "move_repair": Rule.FREELY,
+    "move_repair": Rule.SAFELY,
     "message": Rule.FREELY,
     "put_block": Rule.SURELY,
     "take": Rule.FREELY,
@@ -80,22 +82,22 @@ COUNTER_RULES: Final[dict[str, Rule]] = {
 
 TIMED_RULES: Final[dict[str, Rule]] = {
     "cancel": Rule.DOUBTFUL,  # what is not found the second time may have been cancelled by the first
-    "move": Rule.FREELY,
+    "move": Rule.SAFELY,
     "due_between": Rule.FREELY,
     "shards": Rule.FREELY,
-    "stop_shard": Rule.FREELY,
-    "start_shard": Rule.FREELY,
-    "schedule": Rule.FREELY,
+    "stop_shard": Rule.SAFELY,
+    "start_shard": Rule.SAFELY,
+    "schedule": Rule.SAFELY,
     "schedules": Rule.FREELY,
     "unschedule": Rule.DOUBTFUL,
 }
 
 
 LOG_RULES: Final[dict[str, Rule]] = {
-    "create_group": Rule.FREELY,
+    "create_group": Rule.SAFELY,
     "groups": Rule.FREELY,
     "show_group": Rule.FREELY,
-    "change_group": Rule.FREELY,
+    "change_group": Rule.SAFELY,
     "seek_group": Rule.SURELY,  # would also go back over what was acked since
     "delete_group": Rule.SURELY,  # would also delete a new group of that name
     "merge_dead": Rule.SURELY,  # the count of the first attempt would be lost
@@ -103,7 +105,7 @@ LOG_RULES: Final[dict[str, Rule]] = {
     "extents": Rule.FREELY,
     "routes": Rule.FREELY,
     "append": Rule.SURELY,
-    "append_named": Rule.FREELY,  # by its producer: recognised when it comes again
+    "append_named": Rule.SAFELY,  # by its producer: recognised when it comes again
     "pull": Rule.FREELY,
     "settle": Rule.DOUBTFUL,
     "stream": Rule.FREELY,
@@ -123,13 +125,22 @@ class Patience(msgspec.Struct, frozen=True):
 
     def rule(self, operation: str) -> Rule:
         if self.retry_unknown_puts and operation in ("put", "put_block", "append"):
-            return Rule.FREELY
+            return Rule.SAFELY
         special = COUNTER_RULES.get(operation) or TIMED_RULES.get(operation) or LOG_RULES.get(operation)
         return special or RULES[operation]
 
 
 def may_repeat(rule: Rule, error: CapelliniError) -> bool:
     return isinstance(error, Unavailable) or (isinstance(error, Unknown) and rule is not Rule.SURELY)
+
+
+def doubted(rule: Rule, error: CapelliniError) -> bool:
+    """An earlier attempt may have been done, and now there is this error: is it to be told as Unknown? Not where
+    nothing was to be done; and what a repetition learned of something that can be done twice is the truth, unless it
+    was not let in at all."""
+    if isinstance(error, Unknown) or rule is Rule.FREELY:
+        return False
+    return rule is not Rule.SAFELY or isinstance(error, Unavailable | Paused)
 
 
 class Attempts:
@@ -156,7 +167,7 @@ class Attempts:
         self._made += 1
         late = self._clock.elapsed_s() + pause_s > self._until_s
         if late or self._closed() or not may_repeat(self._rule, error):
-            if self.lost and self._rule is not Rule.FREELY and not isinstance(error, Unknown):
+            if self.lost and doubted(self._rule, error):
                 raise Unknown(f"an earlier attempt may have been done; the last one failed: {error.says}") from error
             raise error
         await self._clock.sleep(pause_s)
@@ -292,7 +303,7 @@ def _total(ranges: Sequence[tuple[int, int]]) -> int:
 
 def _settled(problem: Problem, lost: bool, rule: Rule) -> Problem:
     """The problem of an item, in the light of its earlier attempts."""
-    if not lost or rule is Rule.FREELY or problem.error == Unknown.name:
+    if not lost or not doubted(rule, problem.raised()):
         return problem
     if problem.error == Stale.name:
         return Problem(Unknown.name, _LOST_THEN_STALE)

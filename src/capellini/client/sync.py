@@ -14,7 +14,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+H = TypeVar("H")
 P = ParamSpec("P")
 
 
+_CLOSED = "this client is closed, or was made before a fork: connect anew"
 _unpack: Callable[[Origin], list[Message[Any]]] = unpacker(Message)
 
 
@@ -81,17 +83,21 @@ class _Waiting(Generic[R]):
             if not self._done.acquire(timeout=-1 if within_s is None else within_s):
                 raise TimeoutError(f"it took longer than {within_s:g} s")
         except BaseException:
-            self._loop.call_soon_threadsafe(self._give_up)  # interrupted: nobody waits for it any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: then it has ended
+                self._loop.call_soon_threadsafe(self._give_up)  # interrupted: nobody waits for it any more
             raise
         assert self._task is not None
         return self._task.result()
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own. What is handed to it before it is told to stop is begun, and so is ended
+    with it; afterwards nothing is taken: whoever waits does not wait for ever."""
 
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
+        self._handing = threading.Lock()
+        self._stopping = False
         self._thread = threading.Thread(target=self._turn, name="capellini-client", daemon=True)
         self._thread.start()
 
@@ -110,20 +116,35 @@ class _Loop:
 
     def run(self, coroutine: Coroutine[Any, Any, R], within_s: float | None = None) -> R:
         """Raises TimeoutError after `within_s`."""
-        if not self.alive:
-            coroutine.close()
-            raise Unavailable("this client is closed, or was made before a fork: connect anew")
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise RuntimeError("a call of the sync client from its own event loop would wait for ever")
         try:
-            return _Waiting(self.loop, coroutine).result(within_s)
+            return self._handed(coroutine, lambda: _Waiting(self.loop, coroutine)).result(within_s)
         except asyncio.CancelledError:
             raise Unavailable("this client was closed meanwhile: it may have been done") from None
 
+    def begin(self, coroutine: Coroutine[Any, Any, R]) -> Future[R]:
+        """The same without waiting for it."""
+        return self._handed(coroutine, lambda: asyncio.run_coroutine_threadsafe(coroutine, self.loop))
+
+    def _handed(self, coroutine: Coroutine[Any, Any, Any], hand: Callable[[], H]) -> H:
+        try:
+            if threading.current_thread() is self._thread:
+                raise RuntimeError("a call of the sync client from its own event loop would wait for ever")
+            if not self.alive:  # before the lock: after a fork nobody may be left to release it
+                raise Unavailable(_CLOSED)
+            with self._handing:
+                if self._stopping:
+                    raise Unavailable(_CLOSED)
+                return hand()
+        except BaseException:
+            coroutine.close()
+            raise
+
     def stop(self) -> None:
         if self.alive:
-            self.loop.call_soon_threadsafe(self.loop.stop)
+            with self._handing:
+                if not self._stopping:
+                    self._stopping = True
+                    self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
 
 
@@ -259,9 +280,7 @@ class Client(Generic[T]):
                 await asyncio.get_running_loop().run_in_executor(threads, handler, message)
 
             loop = self._thread.loop
-            work = asyncio.run_coroutine_threadsafe(
-                self._inner._consume(_unpack, self, handle, plan, ending), loop
-            )
+            work = self._thread.begin(self._inner._consume(_unpack, self, handle, plan, ending))
             try:
                 while stop is not None and not work.done():
                     if stop.wait(STOP_LOOK_S):

@@ -118,6 +118,12 @@ class _Connection(asyncio.Protocol):
         self._retry_after_s = None
 
 
+def _heard(opening: asyncio.Task[Channel | None]) -> None:
+    """All who waited for it may have left: then nobody else asks how it ended."""
+    if not opening.cancelled():
+        opening.exception()
+
+
 def _seconds(value: bytes) -> float | None:
     """Retry-After in seconds; its other form, a date, says nothing to a client whose clock may differ."""
     try:
@@ -204,9 +210,17 @@ class Transport:
         """A new channel, opened once for all who wait for it; None where the node takes none."""
         if self._closed:
             raise Unreachable("this client is closed")
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-        return await asyncio.shield(self._opening)
+        opening = self._opening
+        if opening is None:
+            opening = self._opening = asyncio.get_running_loop().create_task(self._open())
+            opening.add_done_callback(_heard)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if opening.cancelled() and caller is not None and not caller.cancelling():
+                raise Unreachable("this client is closed") from None
+            raise
 
     async def _open(self) -> Channel | None:
         try:
@@ -290,6 +304,8 @@ class Transport:
     async def close(self) -> None:
         """Ends all connections; requests under way are Lost."""
         self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()  # else it would stay open, with nobody to close it
         if self._channel is not None:
             self._channel.fail("this client was closed")
         for connection in list(self._all):

@@ -125,16 +125,15 @@ def check(chunk: Bytes, body_limit: int) -> Head:
     if (head.producer == NO_PRODUCER) != (head.sequence == 0):
         raise Invalid(f"a producer's chunks are numbered from 1 on, and others 0: sequence {head.sequence} is neither")
     ends = _offsets(chunk, head, 0)
-    sizes = np.diff(ends)
     attribute_bytes = 0
     if head.flags & WITH_ATTRIBUTES:
         marks = _offsets(chunk, head, 1)
-        if marks[0] != 0 or (np.diff(marks) < 0).any():
+        if not _rise(marks):
             raise Invalid("the attribute offsets of a chunk do not rise from 0")
         attribute_bytes = int(marks[-1])
-    if ends[0] != 0 or (sizes < 0).any():
+    if not _rise(ends):
         raise Invalid("the body offsets of a chunk do not rise from 0")
-    if (largest := int(sizes.max())) > body_limit:
+    if (largest := int(np.diff(ends).max())) > body_limit:
         raise TooLarge(f"a body has {largest} bytes; this queue takes at most {body_limit}")
     if HEADER.size + _END * (head.count + 1) * (1 + head.flags) + int(ends[-1]) + attribute_bytes != head.size:
         raise Invalid("the offsets of a chunk do not fit its size")
@@ -145,7 +144,15 @@ def check(chunk: Bytes, body_limit: int) -> Head:
     return head
 
 
-def _offsets(block: Bytes, head: Head, column: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+def _rise(ends: Offsets) -> bool:
+    """From 0 on. Compared, not subtracted: a difference of 32 bits can be above 0 although they fall."""
+    return bool(ends[0] == 0 and (ends[1:] >= ends[:-1]).all())
+
+
+def _offsets(block: Bytes, head: Head, column: int) -> Offsets:
     at = head.at + HEADER.size + column * _END * (head.count + 1)
     return np.frombuffer(block, dtype="<i4", count=head.count + 1, offset=at)
 

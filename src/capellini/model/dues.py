@@ -34,7 +34,7 @@ def due_ms_of(due: Due, now_s: float) -> int:
     seconds = seconds_of(due)
     if seconds > now_s + MAX_DUE_S:
         raise Invalid(f"due is at most {MAX_DUE_S / 31_536_000:g} years ahead, in seconds since 1970; not {due!s}")
-    return max(0, math.ceil(seconds * 1000 - _ROUNDING_MS))  # up: never early
+    return math.ceil(max(0.0, seconds) * 1000 - _ROUNDING_MS)  # up: never early
 
 
 def due_of(text: str) -> float:

@@ -236,15 +236,27 @@ class Broker(Service):
                 for index, id in zip(plain, numbers, strict=True):
                     results[index] = Put(str(id))
             if keyed:
-                await asyncio.gather(*[self._put_keyed(name, messages[index], index, results) for index in keyed])
+                same: dict[str | None, list[int]] = {}
+                for index in keyed:
+                    same.setdefault(messages[index].key, []).append(index)
+                await asyncio.gather(*[self._put_keyed(name, messages, each, results) for each in same.values()])
             self._rate(name, "puts", len(messages))
             return [result for result in results if result is not None]
 
         return await self._with(name, act)
 
-    async def _put_keyed(self, name: str, message: NewMessage, index: int, results: list[Put | Problem | None]) -> None:
-        """Each on its own: what becomes of one, also when the queue is purged meanwhile, is not the others'
-        business."""
+    async def _put_keyed(
+        self, name: str, messages: Sequence[NewMessage], indexes: list[int], results: list[Put | Problem | None]
+    ) -> None:
+        """Those of one key, in order: the first is the message. Each on its own: what becomes of one, also when the
+        queue is purged meanwhile, is not the others' business."""
+        for index in indexes:
+            try:
+                results[index] = await self._put_once(name, messages[index])
+            except CapelliniError as error:
+                results[index] = Problem.of(error)
+
+    async def _put_once(self, name: str, message: NewMessage) -> Put:
         key, packed = message.key, pack([_entry(message)])
         assert key is not None
 
@@ -254,10 +266,7 @@ class Broker(Service):
                 self._counted_puts(record, packed)
             return Put(str(id), duplicate)
 
-        try:
-            results[index] = await self._with(name, act)
-        except CapelliniError as error:
-            results[index] = Problem.of(error)
+        return await self._with(name, act)
 
     async def put_block(self, name: str, entries: bytes) -> list[tuple[int, int]]:
         async def act(record: QueueRecord, queue: WorkQueue) -> list[tuple[int, int]]:

@@ -96,7 +96,14 @@ def skew(seconds: Sequence[float]) -> Finding:
     return Finding("clocks", "ok", says)
 
 
-def schema(missing: Sequence[str], wrong: Sequence[str]) -> Finding:
+def schema(missing: Sequence[str], wrong: Sequence[str], there: int | None, ours: int) -> Finding:
+    """`there`: the version of the tables; None: none is written yet."""
+    if there is not None and there > ours:
+        says = f"the tables are of version {there}, and this is a Capellini for version {ours}"
+        return Finding("schema", "bad", says, "use a newer one, or another keyspace")
+    if there is not None and there < ours:
+        says = f"the tables are of version {there}, before version {ours} of this Capellini"
+        return Finding("schema", "warn", says, "they are migrated when a node starts")
     if wrong:
         return Finding("schema", "bad", f"tables are not as declared: {'; '.join(wrong)}", "use another keyspace")
     if missing:

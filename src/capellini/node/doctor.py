@@ -14,7 +14,7 @@ from capellini.model.clock import RealClock
 from capellini.model.errors import CapelliniError, StoreError
 from capellini.node import checks
 from capellini.node.asking import ask_node
-from capellini.node.checks import Finding
+from capellini.node.checks import Finding, State
 
 SKEW_ASKS: Final = 6  # coordinators take turns: enough to meet those of a small cluster
 
@@ -103,8 +103,13 @@ async def _cassandra(address: CassandraAddress) -> list[Finding]:
 
 
 async def _looked(name: str, look: Callable[[Any], Awaitable[list[Finding]]], session: Any) -> list[Finding]:
+    from capellini.store.cassandra_session import NoRights
+
     try:
         return await look(session)
+    except NoRights as error:  # it does not pass by itself, and nodes need the tables
+        state: State = "bad" if name == "schema" else "warn"
+        return [Finding(name, state, error.says, "grant it: nodes need SELECT and MODIFY on the keyspace")]
     except StoreError as error:
         return [Finding(name, "warn", f"could not be asked: {error.says}", "look again when the cluster is well")]
 
@@ -153,8 +158,10 @@ async def _skew(session: Any) -> list[Finding]:
 
 async def _schema(session: Any) -> list[Finding]:
     from capellini.store import cql
-    from capellini.store.schema import TABLES
+    from capellini.store.cassandra_schema import version_of
+    from capellini.store.schema import SCHEMA_VERSION, TABLES
 
+    version = await version_of(session)
     text = "SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
     missing, wrong = [], []
     for table in TABLES:
@@ -164,7 +171,7 @@ async def _schema(session: Any) -> list[Finding]:
         else:
             found = {str(name): (str(kind), str(type)) for name, kind, type in rows}
             wrong += [f"{table.name}: {fault}" for fault in cql.faults(table, found)]
-    return [checks.schema(missing, wrong)]
+    return [checks.schema(missing, wrong, version, SCHEMA_VERSION)]
 
 
 # ---- a node

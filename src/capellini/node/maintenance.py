@@ -116,6 +116,7 @@ class Maintenance:
                 log.warning("node %s did not renew its lease: it was ended, and others take over what it held", node)
         queues = await self._all_queues()
         self._records = {f"queue:{record.name}": record for record in queues if record.kind == KIND}
+        self._next_s = {item: at_s for item, at_s in self._next_s.items() if item in self._records}
         taken, give_up = await self.assignments.turn([*self._records, LEFTOVERS])
         self.owned |= set(taken)
         for item in give_up:

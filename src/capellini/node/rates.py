@@ -7,6 +7,7 @@ from typing import Final
 SLOTS: Final = 10
 SLOT_S: Final = 6.0
 RATED: Final = ("puts", "gets", "acks")
+MOST_QUEUES: Final = 5_000  # as many as a node keeps open: names may come and go for years
 
 
 class Rate:
@@ -44,6 +45,8 @@ class Rates:
     def add(self, queue: str, what: str, count: int, now_s: float) -> None:
         rates = self._queues.get(queue)
         if rates is None:
+            if len(self._queues) >= MOST_QUEUES:
+                del self._queues[next(iter(self._queues))]  # the oldest: if it is still used, it begins anew
             rates = self._queues[queue] = {each: Rate() for each in RATED}
         rates[what].add(count, now_s)
 

@@ -102,6 +102,15 @@ def _connected(plan: Plan, name: str) -> SparkSession:
     return found
 
 
+def set_active(spark: SparkSession) -> None:
+    """Whoever calls works with this session: `start()` and `save()` look a source up in the session that is active in
+    Java's thread. Each of ours has one of its own there, and gets another after an interrupt: in a new one none is
+    active, and Spark says DATA_SOURCE_NOT_FOUND. Through Spark Connect there is no such thing."""
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is not None:
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 def _said(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if CAUSE.match(line)]

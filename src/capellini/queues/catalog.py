@@ -63,6 +63,7 @@ CLOSE_ATTEMPTS: Final = 40  # closing competes with every node's puts, and must 
 CLEARED_TTL_S: Final = 86_400  # a cleared note is kept for a day, for whoever wonders
 MOST_CHAIN: Final = 8  # dead letters of dead letters of …: more than this is a mistake
 PAGE: Final = 1_000
+CACHED_MOST: Final = 10_000  # records that are remembered; each is good for CACHE_S only
 
 
 class QueueRecord(msgspec.Struct, frozen=True):
@@ -472,6 +473,8 @@ class Catalog:
     def _remember(self, record: QueueRecord, sent_s: float) -> None:
         """A read that was sent before a change of ours may come back after it: the later sending counts."""
         cached = self._cache.get(record.name)
+        if cached is None and len(self._cache) >= CACHED_MOST:  # names may come and go for years
+            self._cache.clear()
         if cached is None or cached.sent_s < sent_s:
             self._cache[record.name] = _Cached(record, sent_s)
 

@@ -33,12 +33,15 @@ What fails, and what then happens
   sending.
 - A node starts while an earlier incarnation of its name is live: it waits that one out like any other watcher, unless
   it is told that nobody else can have the store open. If the other one beats, the start is refused.
+- Where nobody else can have the store open there is nobody to end a lease either: it does not run out. A process that
+  was paused, or a machine that slept, goes on with what it holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import math
 import random
 from collections.abc import Callable
 from typing import Final
@@ -181,6 +184,7 @@ class Lease:
         self.why_lost = ""
         self._row: LeaseRow | None = None
         self._valid_until_s = 0.0
+        self._alone = False
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -194,7 +198,7 @@ class Lease:
         return self._valid_until_s
 
     def valid(self) -> bool:
-        return self.phase is Holder.HOLDING and self._clock.elapsed_s() < self._valid_until_s
+        return self.phase is Holder.HOLDING and (self._alone or self._clock.elapsed_s() < self._valid_until_s)
 
     def require(self) -> None:
         """Raises Unavailable when this node must not act."""
@@ -203,7 +207,9 @@ class Lease:
 
     async def start(self, alone: bool = False) -> None:
         """Begin a new incarnation. `alone`: no other process can have this store open, so that an earlier incarnation
-        of this name is surely gone. Raises Conflict when another process runs under this name."""
+        of this name is surely gone, and nobody can end this one. Raises Conflict when another process runs under this
+        name."""
+        self._alone = alone
         incarnation = new_name(self._random)
         gone = {incarnation}  # what this process began and has stopped for good
         if self.phase in (Holder.LOST, Holder.STOPPED):
@@ -218,11 +224,13 @@ class Lease:
                 await self._wait_out(before)
             sent_s = self._clock.elapsed_s()
             after = LeaseRow(self.node, incarnation, 1, Row.LIVE, self.address, None)
-            if await self._write(before, after) and self._clock.elapsed_s() < sent_s + self.lease_s:
+            if await self._write(before, after) and (alone or self._clock.elapsed_s() < sent_s + self.lease_s):
                 self._valid_until_s = sent_s + self.lease_s
                 self._move("claimed")
                 loop = asyncio.get_running_loop()
-                self._tasks = [loop.create_task(self._beats()), loop.create_task(self._stop_in_time())]
+                self._tasks = [loop.create_task(self._beats())]
+                if not alone:
+                    self._tasks.append(loop.create_task(self._stop_in_time()))
                 return
         raise Overloaded(f"the lease of node {self.node} could not be had: does another process use this name?")
 
@@ -265,7 +273,7 @@ class Lease:
             except StoreError:
                 failed = True  # not done, or not known: as long as the lease lasts there is another beat
                 continue
-            news = heard(applied, self._clock.elapsed_s(), self._valid_until_s)
+            news = heard(applied, self._clock.elapsed_s(), math.inf if self._alone else self._valid_until_s)
             failed = applied and self._row.beat != after.beat  # an earlier beat was there: this one is still to come
             if failed or not self._holding():
                 continue

@@ -98,11 +98,14 @@ def attributes_of(new: NewSchedule, tick_ms: int) -> dict[str, str]:
 
 
 def info_of(schedule: Schedule, now_ms: int) -> ScheduleInfo:
-    new = schedule.new
-    following = itertools.islice(ticks(new.cron, new.zone, now_ms), NEXT_SHOWN)
+    new, problem = schedule.new, schedule.problem
+    try:
+        following = list(itertools.islice(ticks(new.cron, new.zone, now_ms), NEXT_SHOWN))
+    except Invalid as error:  # a zone that was known where it was added: the list has the others all the same
+        following, problem = [], error.says
     return ScheduleInfo(
         new.name, new.queue, new.cron, new.zone, new.body, new.attributes, new.missed, schedule.created_ms / 1000,
-        schedule.through_ms / 1000, [tick_ms / 1000 for tick_ms in following], schedule.skipped, schedule.problem,
+        schedule.through_ms / 1000, [tick_ms / 1000 for tick_ms in following], schedule.skipped, problem,
     )  # fmt: skip
 
 
@@ -232,11 +235,11 @@ class Schedules:
     # -- by the node in charge
 
     async def run(self, schedule: Schedule) -> int:
-        """Put what is to be put now; how many ticks."""
+        """Put what is to be put now; how many ticks. What is wrong with it is noted, and stops no other schedule."""
         now_ms = self._now_ms()
-        if self._next(schedule) > now_ms + AHEAD_MS:
-            return 0
         try:
+            if self._next(schedule) > now_ms + AHEAD_MS:
+                return 0
             timed = await self._kind_of(schedule.new.queue) == "timed"
             plan = plan_of(schedule, now_ms, AHEAD_MS if timed else 0)
             if plan.put:

@@ -62,7 +62,7 @@ async def ensure(session: Session, tables: tuple[Table, ...], create: bool, cloc
 async def _ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock, writes: bool) -> None:
     await _agreement(session, clock)
     await _ensure_keyspace(session, create)
-    version = await _version(session)
+    version = await version_of(session)
     if version is not None and version > SCHEMA_VERSION:
         raise CannotOpen(
             f"keyspace {session.address.keyspace} has tables of version {version}, and this is a Capellini for "
@@ -142,8 +142,9 @@ async def _agreement(session: Session, clock: Clock) -> None:
 # ---- versions
 
 
-async def _version(session: Session) -> int | None:
-    """None while there is no version row."""
+async def version_of(session: Session) -> int | None:
+    """Of the tables that are there; None while there is no version row. Raises CannotOpen without the right to read
+    it."""
     if not await _columns(session, cql.VERSIONS):
         return None
     text = f"SELECT version FROM {cql.place(session.address.keyspace, cql.VERSIONS)} WHERE name = ?"

@@ -174,7 +174,11 @@ def _check_room(folder: Path, room_bytes: int) -> None:
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     on_disk = os.statvfs(there).f_blocks > 0  # else it is no disk at all, and making the folder will fail
     if on_disk and free_bytes(there) < room_bytes:
-        raise CannotOpen(f"the disk of {folder} is full ({free_bytes(there)} bytes are left): make room")
+        raise CannotOpen(_full(folder, free_bytes(there), room_bytes))
+
+
+def _full(folder: Path, free: int, wanted: int) -> str:
+    return f"the disk of {folder} is full ({free} bytes are left, {wanted} are needed): make room"
 
 
 def free_bytes(folder: Path) -> int:
@@ -202,5 +206,6 @@ class Room:
         if now_s >= self._again_s:
             self._free_bytes = self._measure(self._folder)
             self._again_s = now_s + ROOM_EVERY_S
-        if self._free_bytes < (self._ack_bytes if conditional else self._plain_bytes):
-            raise Full(f"the disk of {self._folder} is full ({self._free_bytes} bytes are left): make room")
+        wanted = self._ack_bytes if conditional else self._plain_bytes
+        if self._free_bytes < wanted:
+            raise Full(_full(self._folder, self._free_bytes, wanted))

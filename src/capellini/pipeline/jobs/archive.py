@@ -122,6 +122,23 @@ def _mark(path: str, of: str, form: str) -> None:
     fresh.replace(note)
 
 
+def check_replayable(path: str, where: str) -> None:
+    """Raises Invalid for an archive that has no messages, and for several snapshots, in which a message is as often as
+    it was there. Only for folders of this machine."""
+    note = Path(path) / NOTE
+    if not is_here(path) or not note.exists():
+        return
+    of = msgspec.json.decode(note.read_bytes()).get("archive")
+    if of == EVENTS:
+        raise Invalid(f"{path} is an archive of the journal, which has no bodies: there is nothing to put")
+    taken = sorted({each.name.partition("=")[2] for each in Path(path).glob("queue=*/taken_at=*")})
+    if of == SNAPSHOTS and len(taken) > 1 and "taken_at" not in where:
+        raise Invalid(
+            f"{path} has {len(taken)} snapshots, and what is in several would be put several times: choose one with "
+            f"--where \"taken_at = '{taken[-1]}'\""
+        )
+
+
 def _writing(wanted: Archive, by: Sequence[str], query: str) -> Callable[[DataFrame, int], None]:
     """`query`: a name that this archiving has for ever; with the number of a batch it is the batch's."""
 

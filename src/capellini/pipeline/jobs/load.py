@@ -10,6 +10,7 @@ has use for them.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,8 @@ BATCH_BYTES: Final = str(1 << 30)  # of files in one micro-batch: what is lost b
 ENDS: Final = {
     ".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".txt": "text",
 }  # fmt: skip
+GLOB: Final = re.compile(r"([\\\[\]{}*?])")  # what a pattern of Hadoop's means something else by
+LETTER: Final = re.compile(r"([A-Za-z0-9])")
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -97,12 +100,21 @@ def form_of(path: str) -> str:
 
 def _files(spark: SparkSession, path: str, form: str, parsed: bool) -> DataFrame:
     lines = form == "text" or (form == "json" and not parsed)
-    read = spark.readStream.option("maxBytesPerTrigger", BATCH_BYTES)
+    read, place = spark.readStream.option("maxBytesPerTrigger", BATCH_BYTES), streamed(path)
     if lines:
-        return read.text(path).where("length(value) > 0")
+        return read.text(place).where("length(value) > 0")
     header = {"header": "true"} if form == "csv" else {}
-    schema: StructType = spark.read.format(form).options(**header).load(path).schema
-    return read.format(form).options(**header).schema(schema).load(path)
+    schema: StructType = spark.read.format(form).options(**header).load(place).schema
+    return read.format(form).options(**header).schema(schema).load(place)
+
+
+def streamed(path: str) -> str:
+    """What Spark makes a stream of: a folder or a pattern. One file is a pattern that matches it alone."""
+    place = Path(path)
+    if not place.is_file():
+        return path
+    name = GLOB.sub(r"\\\1", place.name)
+    return str(place.parent / LETTER.sub(r"[\1]", name, count=1))
 
 
 def _messages(rows: DataFrame, form: str, body: str, kind: str) -> DataFrame:

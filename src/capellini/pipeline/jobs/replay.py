@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from capellini.model.errors import Invalid, Unavailable
-from capellini.pipeline.jobs.archive import check_filled, form_of, read_archive
+from capellini.pipeline.jobs.archive import check_filled, check_replayable, form_of, read_archive
 from capellini.pipeline.jobs.folders import begun, end, is_here, is_over
 from capellini.pipeline.jobs.load import BATCH_BYTES, record_of, sink
 from capellini.pipeline.jobs.running import Say, Summary, claim, plainly, run, silent
@@ -116,6 +116,7 @@ def _check(wanted: Replay) -> None:
         raise Invalid("name the archive, or the log queue, that is to be replayed")
     if wanted.path:
         check_filled(wanted.path)
+        check_replayable(wanted.path, wanted.where)
 
 
 def _options(wanted: Replay) -> dict[str, str]:

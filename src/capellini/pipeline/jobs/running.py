@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from capellini.model.errors import CapelliniError, Conflict, Unavailable
+from capellini.pipeline.session import set_active
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,6 +117,7 @@ def run(
     interrupted = False
     with plainly():
         with cut_as_ever(spark):
+            set_active(spark)
             query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
         try:
             while not query.awaitTermination(LOOK_S):

@@ -1,12 +1,16 @@
 """The page: plots drawn as SVG in the page itself, tables below them. One file, nothing to fetch, light and dark.
 
-    queue ──▶ rates · depth · wait quantiles, one small plot each, hours from left to right
+    queue ──▶ rates · depth · wait quantiles · redeliveries, one small plot each, hours from left to right
+
+All plots have the same hours, from the first of the journal to its last: what stood still for a night is seen to. An
+hour without an event has rates of nothing, the depth of the hour before, and no waits: a gap in the line.
 
 Waits are drawn on a scale of powers of ten: medians of milliseconds and a bad hour's seconds are both to be read.
 """
 
 from __future__ import annotations
 
+import datetime
 import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +19,8 @@ from typing import Any, Final, NamedTuple
 from capellini.pipeline.report.tables import QUANTILES, Report
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 560, 180, 52, 26, 14, 10
+MOST_HOURS: Final = 24 * 366  # beyond them hours without an event are left out
+LABELS: Final = 4  # pieces of the axis of hours, each with its hour at its ends
 LEAST_S: Final = 1e-4  # waits below that are all alike
 COLOURS: Final = ("#2f6fde", "#d9822b", "#2d9d78", "#b3446c", "#7a5cc9")
 STYLE: Final = """
@@ -39,11 +45,13 @@ tr + tr td { border-top: 1px solid var(--line) } text { fill: var(--soft); font-
 def page(report: Report, title: str) -> str:
     """The whole page."""
     queues = sorted({row["queue"] for row in report.hours})
-    parts = [f"<h1>{html.escape(title)}</h1>", _overview(report, queues)]
+    hours = all_hours([row["hour"] for row in (*report.hours, *report.waits)])
+    parts = [f"<h1>{html.escape(title)}</h1>", _span(hours), _overview(report, queues)]
     for queue in queues:
-        parts.append(_queue(queue, _of(report.hours, queue), _of(report.waits, queue)))
+        parts.append(_queue(queue, hours, _of(report.hours, queue), _of(report.waits, queue)))
     if report.poison:
-        parts.append("<h2>Delivered most often</h2>" + table(report.poison))
+        named = [{**row, "generation": str(row["generation"])} for row in report.poison]  # a name, not a quantity
+        parts.append("<h2>Delivered most often</h2>" + table(named))
     if report.attributes:
         parts.append("<h2>Most frequent attributes</h2>" + table(report.attributes))
     head = f"<meta charset='utf-8'><title>{html.escape(title)}</title><style>{STYLE}</style>"
@@ -64,17 +72,51 @@ def _overview(report: Report, queues: Sequence[str]) -> str:
     return "<h2>All queues</h2>" + table(rows)
 
 
-def _queue(queue: str, hours: list[dict[str, Any]], waits: list[dict[str, Any]]) -> str:
-    rates = {name: [row[name] / 3600 for row in hours] for name in ("put", "delivered", "acked")}
-    depth = {"unfinished": [row["depth"] for row in hours], "redelivered": [row["redelivered"] for row in hours]}
+def _span(hours: Sequence[str]) -> str:
+    if not hours:
+        return "<p>There is no event of a queue in this journal.</p>"
+    told = f"{hours[0][:16]} to {hours[-1][:14]}59, UTC. Rates are means of whole hours, the first and the last too."
+    return f"<p class='key'>{told}</p>"
+
+
+def all_hours(seen: Iterable[str]) -> list[str]:
+    """From the first to the last, those in between that nobody has seen included."""
+    known = sorted(set(seen))
+    if not known:
+        return []
+    first, last = (datetime.datetime.fromisoformat(known[at]) for at in (0, -1))
+    count = (last - first) // datetime.timedelta(hours=1) + 1
+    if count > MOST_HOURS:
+        return known
+    return [str(first + datetime.timedelta(hours=at)) for at in range(count)]
+
+
+def filled(hours: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A queue's row for each of these hours: where it has none nothing happened, and what was unfinished still is."""
+    mine = {row["hour"]: row for row in rows}
+    nothing: dict[str, Any] = {name: 0 for row in rows[:1] for name in row}
+    found: list[dict[str, Any]] = []
+    for hour in hours:
+        found.append(mine.get(hour) or {**nothing, "hour": hour, "depth": found[-1]["depth"] if found else 0})
+    return found
+
+
+def _queue(queue: str, hours: Sequence[str], rows: list[dict[str, Any]], waits: list[dict[str, Any]]) -> str:
+    each = filled(hours, rows)
+    rates = {name: [row[name] / 3600 for row in each] for name in ("put", "delivered", "acked")}
+    again = {name: [row[name] for row in each] for name in ("redelivered", "dead")}
+    by_hour = {row["hour"]: row for row in waits}
     names = [f"p{round(rank * 100)}" for rank in QUANTILES]
-    labels = [row["hour"] for row in hours]
-    wait_labels = [row["hour"] for row in waits]
+
+    def quantiles(what: str) -> dict[str, list[Any]]:
+        return {name: [by_hour.get(hour, {}).get(f"{what}_{name}") for hour in hours] for name in names}
+
     plots = [
-        plot("Messages per second", labels, rates),
-        plot("Unfinished at the end of the hour", labels, depth),
-        plot("Put to first delivery, seconds", wait_labels, {n: [r[f"wait_{n}"] for r in waits] for n in names}, True),
-        plot("Put to ack, seconds", wait_labels, {n: [r[f"life_{n}"] for r in waits] for n in names}, True),
+        plot("Messages per second", hours, rates),
+        plot("Unfinished at the end of the hour", hours, {"unfinished": [row["depth"] for row in each]}),
+        plot("Put (or due) to first delivery, seconds, by the hour of the put", hours, quantiles("wait"), True),
+        plot("Put (or due) to ack, seconds, by the hour of the put", hours, quantiles("life"), True),
+        plot("Redelivered and dead, messages in the hour", hours, again),
     ]
     return f"<h2>{html.escape(queue)}</h2><div class='plots'>{''.join(plots)}</div>"
 
@@ -117,21 +159,36 @@ def plot(title: str, labels: Sequence[str], series: Mapping[str, Sequence[Any]],
         at = y(mark)
         drawn.append(f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{at:.1f}' y2='{at:.1f}' stroke='var(--line)'/>")
         drawn.append(f"<text x='{LEFT - 6}' y='{at + 4:.1f}' text-anchor='end'>{_short(mark)}</text>")
-    for at in sorted({0, len(labels) - 1} if labels else ()):
-        anchor = "start" if at == 0 and len(labels) > 1 else "end" if len(labels) > 1 else "middle"
-        hour = html.escape(f"{labels[at][:13]}h")
+    last = len(labels) - 1
+    for at in sorted({round(last * part / LABELS) for part in range(LABELS + 1)} if labels else ()):
+        anchor = "middle" if 0 < at < last or not last else "start" if not at else "end"
+        hour = html.escape(f"{labels[at][5:13]}h")
         drawn.append(f"<text x='{x(at):.1f}' y='{HEIGHT - 8}' text-anchor='{anchor}'>{hour}</text>")
     key = []
     for (name, values), colour in zip(series.items(), COLOURS, strict=False):
-        points = [(x(at), y(float(value))) for at, value in enumerate(values) if _number(value)]
-        path = " ".join(f"{across:.1f},{down:.1f}" for across, down in points)
-        drawn.append(f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='2'/>")
-        if len(points) <= 24:
-            drawn += [f"<circle cx='{a:.1f}' cy='{d:.1f}' r='2.5' fill='{colour}'/>" for a, d in points]
+        runs = unbroken(values)
+        for run in runs:
+            path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in run)
+            drawn.append(f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='2'/>")
+            if len(values) <= 24 or len(run) == 1:  # a line of one point is not to be seen
+                dots = [f"<circle cx='{x(at):.1f}' cy='{y(value):.1f}' r='2.5' fill='{colour}'/>" for at, value in run]
+                drawn += dots
         key.append(f"<i style='background:{colour}'></i>{html.escape(name)}")
     svg = f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img'>{''.join(drawn)}</svg>"
     caption = f"<figcaption>{html.escape(title)}</figcaption><div class='key'>{''.join(key)}</div>"
     return f"<figure>{caption}{svg}</figure>"
+
+
+def unbroken(values: Sequence[Any]) -> list[list[tuple[int, float]]]:
+    """The pieces of a line: places and values, a new piece behind each gap."""
+    pieces: list[list[tuple[int, float]]] = []
+    for at, value in enumerate(values):
+        if not _number(value):
+            continue
+        if not pieces or pieces[-1][-1][0] != at - 1:
+            pieces.append([])
+        pieces[-1].append((at, float(value)))
+    return pieces
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -147,7 +204,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _cell(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # which is an int, too
         return "yes" if value else "no"
     return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}"
 

@@ -1,7 +1,8 @@
 """What the journal says about each queue and hour, as small tables.
 
     journal ──▶ rates      events by kind                    sums of counts, one pass
-            ──▶ waits      put to first delivery, put to ack: quantiles, by the hour of the put
+            ──▶ waits      put to first delivery, put to ack: quantiles, by the hour of the put; of timed messages
+                           from their due on: to wait until then is what they are for
             ──▶ depth      what was put and not finished at the end of each hour
             ──▶ poison     the messages that were delivered most often
     archive ──▶ attributes the most frequent values           (only if one is named: the journal has none)
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql import functions as f
 
+from capellini.pipeline.audit.job import DUE_S
 from capellini.pipeline.audit.readers import with_puts
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 KINDS: Final = ("put", "delivered", "acked", "nacked", "dead", "expired", "cancelled", "skipped", "replayed")
 QUANTILES: Final = (0.5, 0.95, 0.99)
 TOP: Final = 20
+TIMED_ID: Final = "^[0-9a-f]{32}$"  # a time uuid, which says its due; others are numbers
 _HOUR: Final = "date_trunc('hour', timestamp_seconds({}))"
 
 
@@ -76,27 +79,37 @@ def hours(events: DataFrame) -> DataFrame:
 
 
 def lives(events: DataFrame) -> DataFrame:
-    """A row for each message: when it was put, first delivered and acked, and how often it was delivered."""
+    """A row for each message: when it was put, when it could first be delivered (`ready_s`), when it was delivered and
+    acked, and how often it was delivered."""
     single = "if(`first` IS NULL, array(id), transform(sequence(`first`, `first` + `count` - 1), n -> string(n)))"
     spread = events.where("`first` IS NOT NULL OR id IS NOT NULL").select(
-        "queue", "place", "generation", "kind", "at", "version", f.explode(f.expr(single)).alias("message")
+        "queue", "place", "generation", "kind", "at", "version", "detail", f.explode(f.expr(single)).alias("message")
     )
-    return spread.groupBy("queue", "place", "generation", "message").agg(
+    moved = "if(kind = 'moved', {}, NULL)"
+    lived = spread.groupBy("queue", "place", "generation", "message").agg(
         f.expr("min(if(kind = 'put', at, NULL)) AS put_s"),
+        f.expr(f"max_by({moved.format('double(detail) / 1000')}, {moved.format('at')}) AS moved_s"),
         f.expr("min(if(kind = 'delivered', at, NULL)) AS taken_s"),
         f.expr("max(if(kind = 'acked', at, NULL)) AS done_s"),
         f.expr("max(if(kind = 'delivered', version, 0)) AS deliveries"),
     )
+    due = f"if(message RLIKE '{TIMED_ID}', {DUE_S.replace('(id,', '(message,')}, put_s)"
+    return lived.selectExpr("*", f"greatest(put_s, coalesce(moved_s, {due})) AS ready_s")
+
+
+def _since(then: str) -> str:
+    """Seconds; none where it has not happened yet (`greatest` would pass over that)."""
+    return f"if({then} IS NULL, NULL, greatest({then} - ready_s, 0))"
 
 
 def waits(events: DataFrame) -> DataFrame:
-    """Seconds from put to first delivery and to ack: quantiles by the hour of the put."""
+    """Seconds from put, or due, to first delivery and to ack: quantiles by the hour of the put."""
     wanted = ", ".join(map(str, QUANTILES))
     quantiles = (
         lives(events)
         .where("put_s IS NOT NULL")
         .withColumn("hour", f.expr(f"string({_HOUR.format('put_s')})"))
-        .selectExpr("queue", "hour", "taken_s - put_s AS wait", "done_s - put_s AS life")
+        .selectExpr("queue", "hour", f"{_since('taken_s')} AS wait", f"{_since('done_s')} AS life")
         .groupBy("queue", "hour")
         .agg(
             f.expr(f"percentile_approx(wait, array({wanted})) AS wait"),

@@ -20,6 +20,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from capellini.model.errors import Invalid, WrongKind
+from capellini.pipeline.session import set_active
 from capellini.pipeline.sink.writer import BatchSink, StreamSink
 from capellini.pipeline.source.asking import COUNTERS, EVENTS, PUSH, Asked, asked_of
 from capellini.pipeline.source.columns import chosen, ddl
@@ -38,7 +39,8 @@ OF_SPARK = ("checkpointlocation", "queryname", "path")  # options that Spark han
 
 
 def register(spark: SparkSession) -> None:
-    """Before the first use in a session; again does no harm. Sessions that share a context share what is registered."""
+    """Before the first use in a session, and in a thread; again does no harm."""
+    set_active(spark)
     try:
         spark.dataSource.register(Capellini)
     except AnalysisException as error:

@@ -26,9 +26,9 @@ from capellini.store.schema import LOG_BLOCKS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PAGE_BYTES: Final = 4 * 1024 * 1024  # about; large enough that asking costs nothing, small enough to keep several
 PAGE_ROWS: Final = 1_000  # blocks at most: what a node gives at once
 FIRST_ROWS: Final = 8  # before it is known how large blocks are
+NEEDED: Final = ("count", "confirmed", "put_ms", "chunks")  # of a block; Cassandra sends `sequences` with each
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 16 * 1024 * 1024
 
@@ -83,12 +83,12 @@ async def _next(pages: AsyncIterator[Page]) -> Page | None:
 async def _all_pages(reach: Reach, record: Record, ranges: Sequence[Range]) -> AsyncGenerator[Page]:
     """One range after the other; the first pages of the next ones are read meanwhile."""
     begun: deque[tuple[Range, asyncio.Queue[list[Block] | None], asyncio.Task[None]]] = deque()
-    waiting = iter(ranges)
+    waiting, size = iter(ranges), PageRows(reach.page_bytes)
     try:
         while True:
             for wanted in islice(waiting, reach.abreast - len(begun)):
                 pages: asyncio.Queue[list[Block] | None] = asyncio.Queue(1)
-                begun.append((wanted, pages, asyncio.create_task(_fill(pages, reach, record, wanted))))
+                begun.append((wanted, pages, asyncio.create_task(_fill(pages, _pages(reach, record, wanted, size)))))
             if not begun:
                 return
             wanted, pages, task = begun[0]
@@ -102,9 +102,9 @@ async def _all_pages(reach: Reach, record: Record, ranges: Sequence[Range]) -> A
         await asyncio.gather(*(task for *_, task in begun), return_exceptions=True)
 
 
-async def _fill(pages: asyncio.Queue[list[Block] | None], reach: Reach, record: Record, wanted: Range) -> None:
+async def _fill(pages: asyncio.Queue[list[Block] | None], read: AsyncIterator[list[Block]]) -> None:
     try:
-        async for page in _pages(reach, record, wanted):
+        async for page in read:
             await pages.put(page)
     except Exception:
         await pages.put(None)
@@ -112,12 +112,25 @@ async def _fill(pages: asyncio.Queue[list[Block] | None], reach: Reach, record: 
     await pages.put(None)
 
 
-async def _pages(reach: Reach, record: Record, wanted: Range) -> AsyncIterator[list[Block]]:
+class PageRows:
+    """How many blocks a page has: as those before were large. One for all ranges of a task: where extents are small
+    each would else begin with a page that is too small, and a request of its own for the rest."""
+
+    def __init__(self, page_bytes: int) -> None:
+        self._page_bytes = page_bytes
+        self.rows = FIRST_ROWS
+
+    def saw(self, blocks: Sequence[Block]) -> None:
+        mean = sum(len(block.chunks) for block in blocks) // len(blocks) + 1
+        self.rows = max(1, min(PAGE_ROWS, self._page_bytes // mean))
+
+
+async def _pages(reach: Reach, record: Record, wanted: Range, size: PageRows) -> AsyncIterator[list[Block]]:
     partition: Key = (record.name, record.generation, wanted.extent)
-    number, rows = wanted.first, FIRST_ROWS
+    number = wanted.first
     after = await _before(reach, partition, number)
     while number < wanted.end:
-        bounds = Slice(LOG_BLOCKS, partition, after=after, end=(wanted.end,), limit=rows)
+        bounds = Slice(LOG_BLOCKS, partition, after=after, end=(wanted.end,), limit=size.rows, columns=NEEDED)
         page = await reach.rows.read(bounds)
         blocks = [block_in(row) for row in page.rows]
         found = []
@@ -134,8 +147,7 @@ async def _pages(reach: Reach, record: Record, wanted: Range) -> AsyncIterator[l
             raise await gone(reach, record, wanted.extent, number)
         if blocks:
             after = (blocks[-1].first, blocks[-1].block)
-            mean = sum(len(block.chunks) for block in blocks) // len(blocks) + 1
-            rows = max(1, min(PAGE_ROWS, PAGE_BYTES // mean))
+            size.saw(blocks)
 
 
 async def _before(reach: Reach, partition: Key, number: int) -> Key | None:

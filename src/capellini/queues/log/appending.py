@@ -76,7 +76,7 @@ class Known:
     def __init__(self, before: int) -> None:
         self.last = before
         self.sure = before  # confirmed
-        self.recent: deque[Item] = deque()  # all that are not confirmed, and the newest of the others
+        self.recent: list[Item] = []  # all that are not confirmed, and the newest of the others; a key has one
 
 
 class _Flight:
@@ -181,7 +181,7 @@ class Writer:
             known.last = head.sequence
             known.recent.append(item)
             while len(known.recent) > RECENT and known.recent[0].answer.done():
-                known.recent.popleft()
+                del known.recent[0]
             self.take(item)
         elif head.sequence <= known.last:
             self._place.guards["chunk came again"] += 1
@@ -308,6 +308,7 @@ class Writer:
                 self.producers[head.producer].sure = head.sequence
             if not item.answer.done():
                 item.answer.set_result(Appended(name, item.first, head.count))
+            item.chunk = b""  # it is durable: who remembers the chunk needs its place alone
         if self._place.events.kept:
             runs = [(block.first, block.count)]
             self._place.events.put(name_of_puts(self._place, name), self._place.generation, runs)
@@ -342,7 +343,7 @@ class Writer:
             known = self.producers.get(item.head.producer)
             if known is not None:
                 known.last = known.sure
-                known.recent = deque(one for one in known.recent if one.head.sequence <= known.sure)
+                known.recent = [one for one in known.recent if one.head.sequence <= known.sure]
             item.fail(flights[0].error or Full("the disk is full"))
 
     def _break(self, error: StoreError) -> None:

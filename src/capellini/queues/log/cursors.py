@@ -136,6 +136,9 @@ class Cursors:
                     await self._place.clock.sleep(GATHER_S)
                 group, self._waiting = self._waiting, []
                 await self._round(group)
+        except BaseException:  # what was to be written is forgotten: another owner begins with what the store has
+            self.stop()
+            raise
         finally:
             self._task = None
             _tell(group, Unknown("this node stops reading this extent: it may have been done"))

@@ -11,8 +11,9 @@ clock.
 Each number is in exactly one place: finished, moving, in one flight, picked by one caller, standing (ready, or waiting
 for its time), or fresh. A delivery is a *flight*: a range under a number that is used once per epoch, so an ack that
 names an earlier flight of the same message finds nothing: stale. Nothing here is kept per message: a million messages
-in flight are as many ranges as deliveries. What is picked is being read, or its count is being made durable; its picker
-flies it, skips it (not for this group) or puts it back.
+in flight are as many ranges as deliveries, and what comes back is as many as it is given back in; both are bounded.
+What is picked is being read, or its count is being made durable; its picker flies it, skips it (not for this group) or
+puts it back.
 
 Which of those that stand may be had is a matter of the queue's order: `Loose` here has none, `ordering` keeps lines.
 There a message is out of its line's way only when it is durable that it is finished, so that no successor of this owner
@@ -33,6 +34,7 @@ import msgspec
 from capellini.queues.log.pages import Open, Pages
 
 MOST_FLIGHTS: Final = 250_000  # parts of deliveries in flight for one group and extent: some 100 MB; then consumers ack
+MOST_PARTS: Final = 250_000  # ranges in flight, or given back: beyond, what came back is handed out, and nothing fresh
 TIMES_LEAST: Final = 1_000  # ends of deliveries that are kept before it is looked which of them still matter
 MOST_PICKS: Final = 256  # ranges in one pull: after many single nacks the rest comes with the next
 
@@ -58,6 +60,10 @@ class Standing(Protocol):
 
     @property
     def waiting(self) -> int: ...
+
+    @property
+    def parts(self) -> int:
+        """Ranges that are kept of what stands; 0 where it is bounded by itself."""
 
     def add(self, first: int, end: int, deliveries: int, at_ms: int) -> None:
         """These stand, to be had from then on (0: now)."""
@@ -142,6 +148,17 @@ def _apart(ranges: Iterable[Range]) -> list[Range]:
     return found
 
 
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Neighbours become one; given in order."""
+    found: list[Range] = []
+    for first, end in ranges:
+        if found and found[-1][1] == first:
+            found[-1] = (found[-1][0], end)
+        elif first < end:
+            found.append((first, end))
+    return found
+
+
 class Loose:
     """No order: whatever has come may be had, the lowest numbers first."""
 
@@ -151,6 +168,10 @@ class Loose:
         self._ready: list[tuple[int, int, int]] = []  # (first, end, deliveries)
         self._waiting: list[tuple[int, int, int, int]] = []  # (at_ms, first, end, deliveries)
         self.ready = self.waiting = 0  # messages
+
+    @property
+    def parts(self) -> int:
+        return len(self._ready) + len(self._waiting)
 
     def add(self, first: int, end: int, deliveries: int, at_ms: int) -> None:
         if at_ms:
@@ -252,6 +273,11 @@ class Desk:
         return self._parts >= MOST_FLIGHTS
 
     @property
+    def crowded(self) -> bool:
+        """So much came back, a few messages at a time, that nothing fresh is handed out beside it."""
+        return self._parts + self.standing.parts >= MOST_PARTS
+
+    @property
     def ready(self) -> int:
         return self.standing.ready
 
@@ -276,7 +302,7 @@ class Desk:
     def _land(self, delivery: int, flight: Flight, ranges: Sequence[Range], at_ms: int, hidden: bool = False) -> None:
         """These come back from a flight: to be had from then on, or too often delivered. `hidden`: whoever owns the
         extent then."""
-        for first, end in ranges:
+        for first, end in joined(ranges):
             self.flying -= end - first
             if self.limit and flight.deliveries >= self.limit:
                 self.pages.move(first, end)
@@ -295,7 +321,8 @@ class Desk:
         self.picked += count
         most -= count
         first, end = self.out, min(self.out + max(most, ahead), top)
-        if most > 0 and first < end and not self.standing.scans and self.standing.admits(found):
+        fresh = most > 0 and first < end and not self.standing.scans and not self.crowded
+        if fresh and self.standing.admits(found):
             self.out = end
             self.picked += end - first
             self.standing.goes(first, end)

@@ -6,7 +6,8 @@
 
 A reader is a group in one version: "NAME/VERSION". All that is known of what a group has read lies under its reader, so
 a seek is a new reader that begins elsewhere; receipts of the one before are stale. Versions of a name only rise, so
-nothing of a deleted group appears in its successor.
+nothing of a deleted group appears in its successor. Its row goes when all extents that it can have read are gone
+(`forget`): where each process has a group of its own, what they left is not read for ever.
 
 Nodes use a copy that was read less than CACHE_S ago, as for queues (`catalog`): who seeks, changes or deletes waits
 SETTLE_S after it was applied; what begins after that uses the new record.
@@ -42,6 +43,9 @@ from capellini.store.schema import LOG_GROUPS
 
 PAGE: Final = 1_000
 EXPIRED_S: Final = 86_400  # rows of an ended generation are kept for a day
+FORGET_S: Final = 3_600.0  # a node that has not heard of a deletion stops using the group long before
+FORGETS: Final = 100  # rows at a time
+FORGOTTEN: Final = -1  # in place of when it was deleted: its row expires
 MAX_VALUES: Final = 64  # of one attribute in a filter
 _AS_QUEUES: Final = ("visibility_s", "delivery_limit", "nack_delay_s", "nack_delay_most_s")
 
@@ -55,6 +59,7 @@ class Group(msgspec.Struct, frozen=True):
     options: GroupOptions
     created_ms: int
     live: bool = True
+    deleted_ms: int = 0
 
     @property
     def reader(self) -> str:
@@ -271,7 +276,7 @@ class Groups:
 
     async def delete(self, name: str) -> Group:
         def command(now: Group) -> tuple[Group, Group]:
-            after = msgspec.structs.replace(self._living(name, now), live=False)
+            after = msgspec.structs.replace(self._living(name, now), live=False, deleted_ms=self._place.now_ms())
             return after, after
 
         return await self._changed(name, command, settle=True)
@@ -280,6 +285,17 @@ class Groups:
         """Of an ended generation: the rows go some time."""
         for group in await self.all():
             await self._cell(group.name, EXPIRED_S).change(_ended)
+
+    async def forget(self, oldest_ms: int) -> None:
+        """Rows of groups that were deleted before the oldest extent was opened expire: nothing is kept under their
+        readers. Not where homes may have read on for them while they were cut off."""
+        before_ms = oldest_ms - int(FORGET_S * 1000)
+        gone = [one for one in self._all.values() if not one.live and 0 < one.deleted_ms < before_ms]
+        for group in gone[:FORGETS] if len(self._place.homes) == 1 else ():
+            await self._cell(group.name, EXPIRED_S).change(_forgotten)
+            self._place.guards["deleted group forgotten"] += 1
+        if gone:
+            self._sent_s = -1e9  # read anew
 
     def _living(self, name: str, now: Group) -> Group:
         if not now.live:
@@ -312,6 +328,11 @@ def _heard(task: asyncio.Task[dict[str, Group]]) -> None:
 
 def _ended(now: Group) -> tuple[Group, None]:
     return (msgspec.structs.replace(now, live=False), None) if now.live else (now, None)
+
+
+def _forgotten(now: Group) -> tuple[Group, None]:
+    """Unless it was made anew meanwhile."""
+    return (now, None) if now.live else (msgspec.structs.replace(now, deleted_ms=FORGOTTEN), None)
 
 
 def _decode(values: Mapping[str, Value]) -> Group:

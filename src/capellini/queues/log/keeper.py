@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from capellini.model.clock import Chance, Clock
-from capellini.model.errors import CapelliniError, Conflict, StoreError, Unavailable
+from capellini.model.errors import CapelliniError, Conflict, Unavailable
 from capellini.model.log import Appended
 from capellini.model.options import LogOptions
 from capellini.queues.assignments import liking
@@ -180,7 +180,7 @@ class LogKeeper:
                 queue = self.queue(record)
                 if queue.place.lease.valid():
                     await self._turn(queue)
-            except StoreError as error:
+            except CapelliniError as error:
                 self.guards["turn put off"] += 1
                 log.info("queue %s: %s", record.name, error.says)
         for at in [at for at in self._queues if sure and at in before and at not in records]:

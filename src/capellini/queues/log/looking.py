@@ -112,8 +112,7 @@ class Looking:
         oldest_ms = await reading.put_ms_of(pages.next) if pages.next < top else None
         epoch = -1 if stored is None else stored
         view = View(
-            extent.name, group.reader, epoch, pages.next, pages.next, top - pages.next, 0, 0, oldest_ms,
-            "nobody reads it now",
+            extent.name, group.reader, epoch, pages.next, pages.next, top - pages.next, 0, 0, oldest_ms
         )  # fmt: skip
         return view, stored is None
 
@@ -150,11 +149,14 @@ class Looking:
         for extent in known:
             owners = (await self._readers.rows.read(extent.name)).owners
             readers: dict[str, dict[str, Any]] = {}
+            remarks: list[str] = []
             for group in groups:
-                owned = owners.get(group.reader)
-                readers[group.name] = _reader(extent, owned, views.get((extent.name, group.name)))
+                owned, view = owners.get(group.reader), views.get((extent.name, group.name))
+                readers[group.name] = _reader(extent, owned, view)
+                if view is not None and view.says:
+                    remarks.append(f"{group.name}: {view.says}")
             now = written.get(extent.name) or Written(extent.name, extent.end, extent.bytes, _unsaid(extent))
-            found.append(self._view(extent, now, readers, await replicas(extent.name)))
+            found.append(self._view(extent, now, readers, remarks, await replicas(extent.name)))
         return found
 
     def written_here(self) -> list[Written]:
@@ -180,7 +182,12 @@ class Looking:
             return []  # that it does not say so is told instead
 
     def _view(
-        self, extent: Extent, now: Written, readers: dict[str, dict[str, Any]], replicas: tuple[str, ...]
+        self,
+        extent: Extent,
+        now: Written,
+        readers: dict[str, dict[str, Any]],
+        remarks: list[str],
+        replicas: tuple[str, ...],
     ) -> ExtentView:
         return ExtentView(
             queue=self._place.name,
@@ -196,7 +203,7 @@ class Looking:
             end=now.end,
             bytes=now.bytes,
             readers=readers,
-            says="; ".join(filter(None, (_says(extent, self._place.options.level), now.says))),
+            says="; ".join(filter(None, (_says(extent, self._place.options.level), now.says, *remarks))),
         )
 
     # Messages

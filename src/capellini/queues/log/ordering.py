@@ -59,6 +59,10 @@ class Total:
     def waiting(self) -> int:
         return sum([end - first for first, end, _, at_ms in self._standing if at_ms > self._now_ms])
 
+    @property
+    def parts(self) -> int:
+        return len(self._standing)
+
     def add(self, first: int, end: int, deliveries: int, at_ms: int) -> None:
         insort(self._standing, (first, end, deliveries, at_ms))
 
@@ -123,6 +127,7 @@ class ByGroup:
     left, and what is on its way to the dead letters (`moves`)."""
 
     ordered = scans = True
+    parts = 0  # see MOST_KNOWN
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}

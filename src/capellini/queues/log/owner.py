@@ -18,6 +18,7 @@ What fails, and what then happens
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -43,6 +44,7 @@ BURY_AT_ONCE: Final = 64  # dead letters beside each other: each is some rounds 
 FILTER_AHEAD: Final = 2_000  # messages that are looked at together for a group that filters
 LINE_UP: Final = 2_000  # messages that are lined up at a time, where order is by group: some milliseconds
 LINE_UP_BYTES: Final = 1024 * 1024
+log: Final = logging.getLogger("capellini.log")
 
 Wanted = Callable[[], Wants]
 MakeQueue = Callable[[str], Awaitable[None]]  # a work queue of that name, if there is none
@@ -67,7 +69,7 @@ class Owner:
         self.desk = Desk(Pages())
         self._cursors = Cursors(place, self.extent, group.reader, epoch, self.desk.pages)
         self._cutter = Cutter()
-        self._fresh_at_ms = 0  # a group with a delay: its next fresh message is for then
+        self._held_put_ms = 0  # a group with a delay: its next fresh message was put then, and is not due yet
         self._burying: asyncio.Task[None] | None = None
         self.stopped = False
 
@@ -141,10 +143,10 @@ class Owner:
 
     def next_ms(self) -> int | None:
         """When something can be had that cannot now."""
-        times = [self._fresh_at_ms] if self._fresh_at_ms and self.desk.out < self.reading.top() else []
-        if (at_ms := self.desk.next_ms()) is not None:
-            times.append(at_ms)
-        return min(times, default=None)
+        fresh_at_ms = self._fresh_at_ms(self._wants())
+        fresh = [fresh_at_ms] if fresh_at_ms and self.desk.out < self.reading.top() else []
+        at_ms = self.desk.next_ms()
+        return min(fresh if at_ms is None else [*fresh, at_ms], default=None)
 
     async def take(self, count: int, most_bytes: int, visibility_ms: int | None) -> list[LogParcel]:
         """Up to so many messages and about so many bytes; at least one if there is one."""
@@ -186,22 +188,25 @@ class Owner:
             return []
         if isinstance(desk.standing, ByGroup):
             await self._line_up(desk.standing, count)
-        ahead = FILTER_AHEAD if self._wants().filter else 0
-        return desk.picks(count, ahead, self.reading.top() if self._may_be_fresh() else 0)
+        wants = self._wants()
+        ahead = FILTER_AHEAD if wants.filter else 0
+        return desk.picks(count, ahead, self.reading.top() if self._may_be_fresh(wants) else 0)
 
-    def _may_be_fresh(self) -> bool:
-        if self.place.now_ms() < self._fresh_at_ms:
+    def _fresh_at_ms(self, wants: Wants) -> int:
+        """When the next fresh message is due, by the delay that the group has now; 0: at once, as far as is known."""
+        put_ms, delay_ms = self._held_put_ms, wants.delay_ms
+        return put_ms + 1 + delay_ms + self.place.max_skew_ms if put_ms and delay_ms else 0
+
+    def _may_be_fresh(self, wants: Wants) -> bool:
+        if self.place.now_ms() < self._fresh_at_ms(wants):
             return False
-        self._fresh_at_ms = 0
+        self._held_put_ms = 0
         return True
 
     def _is_due(self, block: Block, wants: Wants) -> bool:
-        """Are its messages old enough for a group with a delay? If not, it is known when they are."""
-        due_ms = block.put_ms + 1 + wants.delay_ms + self.place.max_skew_ms if wants.delay_ms else 0
-        if due_ms <= self.place.now_ms():
-            return True
-        self._fresh_at_ms = due_ms
-        return False
+        """Are its messages old enough for a group with a delay? If not, they are waited for."""
+        self._held_put_ms = block.put_ms
+        return self._may_be_fresh(wants)
 
     def _oldest_ms(self, wants: Wants) -> int:
         """What was put before is for nobody: too old, or before the group's start."""
@@ -212,7 +217,7 @@ class Owner:
     async def _line_up(self, lines: ByGroup, count: int) -> None:
         """Look ahead until so many can be had, or all that there is has been seen."""
         desk, wants = self.desk, self._wants()
-        while lines.at_hand < count and not lines.full and desk.out < self.reading.top() and self._may_be_fresh():
+        while lines.at_hand < count and not lines.full and desk.out < self.reading.top() and self._may_be_fresh(wants):
             at = desk.out
             blocks = self.reading.near(at, LINE_UP_BYTES) or await self.reading.read(at, LINE_UP_BYTES)
             self.require()
@@ -367,6 +372,7 @@ class Owner:
         returns."""
         self.require()
         self.roll()
+        full = self.desk.full or self.desk.crowded
         acked: list[tuple[list[Range], int]] = []
         found = [self._settle(item, acked) for item in items]
         nacked = any(item.verb in ("nack", "release") for item in items)
@@ -374,7 +380,7 @@ class Owner:
             await self._cursors.commit()
             for ranges, deliveries in acked:
                 tell(self.place, self.place.events.acked, self.known_as, ranges, deliveries)
-        if self.desk.full or nacked:
+        if full or nacked:
             self._nudge()
         return [Settled([(first, end - first) for first, end in ranges]) for ranges in found]
 
@@ -425,7 +431,9 @@ class Owner:
                 self._nudge()
                 if error is not None:
                     raise error
-        except CapelliniError:
+        except Exception as error:
+            if not isinstance(error, CapelliniError):
+                log.exception("dead letters of %s wait", self.known_as)
             self.place.guards["burying put off"] += 1
             await self.place.clock.sleep(BURY_AGAIN_S)
         finally:
@@ -474,17 +482,18 @@ class Owner:
         self.roll()
         desk, top = self.desk, self.reading.top()
         fresh = max(0, top - desk.out)
-        delayed = fresh if self._fresh_at_ms > self.place.now_ms() else 0
+        delayed = fresh if self._fresh_at_ms(self._wants()) > self.place.now_ms() else 0
         oldest_ms = await self.reading.put_ms_of(desk.pages.next) if desk.pages.next < top else None
         return View(
             self.extent, self.group.reader, self.epoch, desk.pages.next, desk.out, desk.ready + fresh - delayed,
-            desk.flying, desk.waiting + delayed, oldest_ms,
-            self._says(),
+            desk.flying, desk.waiting + delayed, oldest_ms, self._says(),
         )  # fmt: skip
 
     def _says(self) -> str:
         if self.desk.full:
             return "too many deliveries are in flight: consumers must ack"
+        if self.desk.crowded:
+            return "too many messages were given back one by one: nothing new comes until consumers ack these"
         lines = self.desk.standing
         if isinstance(lines, ByGroup) and lines.full:
             return "too many messages are held back by earlier ones of their groups: consumers must ack these"

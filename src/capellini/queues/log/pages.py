@@ -140,6 +140,8 @@ class Pages:
             page = self._page(number)
             page.done.add(start, stop - start)
             page.clear(start, stop)
+            if page.done.next >= PAGE:  # behind one that is held for hours: nothing but that is to be known of it
+                page.moved = page.counts = page.hidden = None
         while self._pages[self._low].done.next >= PAGE:
             del self._pages[self._low]
             self._dirty.discard(self._low)

@@ -25,6 +25,7 @@ from capellini.queues.log.rows import Block
 GROUP: Final = "capellini-group"  # the attribute that names the one group a message is for
 _GROUP_BYTES: Final = GROUP.encode()
 CODE_BYTES: Final = 16
+_ANY_BODY: Final = (1 << 31) - 1  # an offset cannot say more: the queue's own limit is looked at later
 SAME_MS: Final = 20  # blocks that were put so close to each other may share a parcel
 PARCEL_BYTES: Final = 1024 * 1024  # a parcel ends there: one frame of every transport
 
@@ -38,6 +39,7 @@ def check_unaddressed(attributes: Mapping[str, str] | None) -> None:
 def check_unaddressed_chunk(chunk: bytes, head: chunks.Head) -> None:
     """The same of each of its messages. Raises Invalid."""
     if head.flags & chunks.WITH_ATTRIBUTES and _GROUP_BYTES in chunk:  # hardly ever
+        chunks.check(chunk, _ANY_BODY)  # nobody has looked at its offsets yet
         for attributes in chunks.attributes_of(chunk, head):
             check_unaddressed(attributes)
 

@@ -16,6 +16,7 @@ from capellini.model.options import is_internal
 from capellini.queues.assignments import liking
 from capellini.queues.lease import Watcher
 from capellini.queues.log.cursors import partition_of, read_cursor
+from capellini.queues.log.desk import joined
 from capellini.queues.log.extents import Extent, Extents
 from capellini.queues.log.groups import Group, Groups
 from capellini.queues.log.lanes import expire_lanes
@@ -24,10 +25,11 @@ from capellini.queues.log.pages import Pages
 from capellini.queues.log.place import LogPlace
 from capellini.queues.log.readers import Readers
 from capellini.queues.log.rows import DROP_AHEAD_US, drop_blocks
-from capellini.queues.log.telling import joined, name_of_lives
+from capellini.queues.log.telling import name_of_lives
 from capellini.store.schema import LOG_CURSORS
 
 DROPS: Final = 16  # extents in one turn
+LOOKS: Final = 16  # extents in one turn of which is found that a group has not finished them: the others come later
 CROWDED: Final = 0.8  # of max_bytes: the rest is for what is open, and for what comes until the next turn
 
 
@@ -52,17 +54,22 @@ async def drop_old(
     nodes = {*watcher.live(), place.node}
     if max(nodes, key=lambda node: liking(f"{place.name}/{place.generation}", node)) != place.node:
         return 0
-    options, dropped = place.options, 0
+    options, dropped, left, go_on = place.options, 0, 0, ""
     live = await groups.all()
     crowded = crowding(extents.known(), options.max_bytes, options.extent_bytes) if is_internal(place.name) else set()
-    for extent in extents.known():
+    for extent in _from(extents.known(), readers.dropping_from):
         now_ms = place.now_ms()
         if dropped >= DROPS or not past(extent, now_ms, 0.0, 0.0, False) or extent.home != place.home:
             continue
         old = extent.name in crowded or past(extent, now_ms, options.retention_s, options.consumed_s, False)
         if not old:
-            soon = past(extent, now_ms, options.retention_s, options.consumed_s, True)
-            if not soon or not await _finished_by_all(place, extent, live, readers):
+            if not past(extent, now_ms, options.retention_s, options.consumed_s, True):
+                continue
+            if left >= LOOKS:
+                go_on = go_on or extent.name
+                continue
+            if not await _finished_by_all(place, extent, live, readers):
+                left += 1
                 continue
         try:
             if before is not None:
@@ -75,9 +82,16 @@ async def drop_old(
             continue
         place.guards["extent dropped: too old" if old else "extent dropped: consumed"] += 1
         dropped += 1
+    readers.dropping_from = go_on
+    await groups.forget(min([extent.opened_ms for extent in extents.known()], default=place.now_ms()))
     if dropped:
         await extents.raise_first()
     return dropped
+
+
+def _from(known: Sequence[Extent], name: str) -> list[Extent]:
+    """In order, but beginning there."""
+    return [one for one in known if one.name >= name] + [one for one in known if one.name < name]
 
 
 def crowding(known: Sequence[Extent], max_bytes: int, extent_bytes: int) -> set[str]:

@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from capellini.model.log import AT
+from capellini.queues.log.desk import Range, joined
 from capellini.queues.log.place import LogPlace
-
-Range = tuple[int, int]  # first, end
 
 BEFORE: str = "before the group's start"
 OTHERS: str = "for other groups, or too old"
@@ -44,14 +43,3 @@ def tell(place: LogPlace, say: Callable[..., None], name: str, ranges: Iterable[
 def tell_skipped(place: LogPlace, name: str, ranges: Iterable[Range], why: str = OTHERS) -> None:
     if place.events.kept and (runs := [(first, end - first) for first, end in joined(ranges)]):
         place.events.skipped(name, place.generation, runs, why)
-
-
-def joined(ranges: Iterable[Range]) -> list[Range]:
-    """Neighbours become one; given in order."""
-    found: list[Range] = []
-    for first, end in ranges:
-        if found and found[-1][1] == first:
-            found[-1] = (found[-1][0], end)
-        elif first < end:
-            found.append((first, end))
-    return found

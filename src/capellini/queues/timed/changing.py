@@ -223,6 +223,8 @@ async def _settled_earlier(holder: Holder, left: TimedRow, moved: TimedRow | Non
     if moved is None:
         if _unread(holder, there):
             _not_about_to_be_read(holder, there)
+        else:
+            holder.drop_with(there)  # the marker comes where nobody reads any more
         holder.place.guards["row of a move made void"] += 1
         await _surely(holder, lambda: mark_row(holder.place, there, left.due_ms, stamp, cancelled=True))
         return left.position

@@ -79,6 +79,8 @@ class Committing:
         self._seq = 0
         self._bytes = self._snapshot_bytes = 0
         self._wanted = False
+        self.put_off = False  # a snapshot was not written: there must be one, though nothing more is read
+        self._leftover: set[int] = set()  # runs that nobody will read, and that may be in the store
         self._snapshot_s = 0.0
         self.stopped = False
         self.records = 0
@@ -107,14 +109,13 @@ class Committing:
         """A new holder need not read again what was read. False: not yet."""
         if self._place.clock.elapsed_s() - self._snapshot_s < SNAPSHOT_EVERY_S:
             return False
-        self._wanted = True
+        self._wanted, self.put_off = True, False
         self._nudge.set()
         return True
 
     async def begin(self) -> None:
         """The first snapshot, and the shard's row that names its run: before anything is confirmed."""
-        self._tried += 1  # a number of its own: what an earlier attempt wrote may still land
-        await self._write_snapshot(self._tried)
+        await self._write_snapshot()
 
     async def work(self) -> None:
         while not self.stopped:
@@ -196,18 +197,31 @@ class Committing:
 
     async def _next_run(self) -> None:
         before, self._wanted = self._run, False
-        self._tried += 1  # a number of its own: what an earlier attempt wrote may still land
         try:
-            await self._write_snapshot(self._tried)
-            await self._place.store.drop(TIMED_RECORDS, partition_of(self._place, self._shard, self._epoch, before))
+            await self._write_snapshot()
         except StoreError:
             self._place.guards["snapshot put off"] += 1
+            self.put_off = True
+            return
+        self._leftover.add(before)
+        for run in sorted(self._leftover):
+            try:
+                await self._place.store.drop(TIMED_RECORDS, partition_of(self._place, self._shard, self._epoch, run))
+            except StoreError:
+                return  # with the next one
+            self._leftover.discard(run)
 
-    async def _write_snapshot(self, run: int) -> None:
+    async def _write_snapshot(self) -> None:
         """Nothing is written into either run meanwhile. When it fails the run before goes on, unless the shard's row
         may name the new one already: then that is finished first."""
         snapshot = self._snapshot()
-        await write_record(self._place, self._shard, self._epoch, run, 0, snapshot)
+        self._tried += 1  # a number of its own: what an earlier attempt wrote may still land
+        run = self._tried
+        try:
+            await write_record(self._place, self._shard, self._epoch, run, 0, snapshot)
+        except StoreError:
+            self._leftover.add(run)
+            raise
         while True:
             try:
                 await write_run(self._place, self._shard, self._epoch, run)

@@ -8,14 +8,19 @@
 `LIFE` is the table of it. Offsets number the messages in the order in which they were read; receipts name them. What
 is leaving (an ack, a cancel or a move is being made durable) is offered to nobody. Bodies in flight stay in memory for
 the next delivery, so there is a limit in bytes, attributes and what surrounds a message included: from there on
-nothing is taken until something comes back or is acked.
+nothing is taken until something comes back or is acked. What was handed out and is hidden (nacked with a delay, on its
+way to the dead letters) counts with them, not with what waits to be handed out first: else a few thousand hidden ones
+would leave no room to read what is due now.
+
+Three heaps say what comes next. What is gone or was overtaken stays in them until it is met; once that is the most of
+a heap, it is thrown out, so that a message that stays for hours does not keep the traces of all that pass it.
 """
 
 from __future__ import annotations
 
 import enum
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
@@ -26,6 +31,7 @@ from capellini.queues.timed.rows import TimedRow
 
 FLYING_BYTES: Final = 64 * 1024 * 1024  # in flight: sixteen of the largest; beyond, consumers must ack first
 AROUND_BYTES: Final = 2_048  # of each message: objects (650 measured), heaps, its part of records; so 32,768 in flight
+STALE_ENTRIES: Final = 1_000  # that a heap may have beside one for each message, before it is looked through
 
 
 class State(enum.Enum):
@@ -60,7 +66,7 @@ def size_of(row: TimedRow) -> int:
 class Message:
     """One message on the desk."""
 
-    __slots__ = ("at_ms", "deliveries", "moving", "offset", "proved", "row", "size", "state")
+    __slots__ = ("at_ms", "deliveries", "hidden", "moving", "offset", "proved", "row", "size", "state")
 
     def __init__(self, offset: int, row: TimedRow, at_ms: int, deliveries: int, moving: Moving | None) -> None:
         self.offset = offset
@@ -68,6 +74,7 @@ class Message:
         self.at_ms = at_ms  # waiting: when it can be had; in flight: when its visibility ends
         self.deliveries = deliveries
         self.moving = moving
+        self.hidden = False  # was handed out, and is neither in flight nor ready: counted with what is in flight
         self.proved = False  # its last delivery's receipt is good: not given back, and nobody else has it
         self.state = State.WAITING
         self.size = size_of(row)  # in memory, about
@@ -86,9 +93,10 @@ class Desk:
         self._times: list[tuple[int, int]] = []  # (at_ms, offset); entries that were overtaken are passed over
         self._ready: list[tuple[int, int]] = []  # (due_ms, offset): what is due earliest goes first
         self._places: list[tuple[int, int]] = []  # (ticks of its position, offset); what is gone is passed over
-        self.ready = self.flying = 0
+        self.ready = self.flying = self.hidden = 0
         self.bytes = 0  # of messages that nobody has
         self.flying_bytes = 0  # of those in flight: bodies are kept for the next delivery, should there be one
+        self.hidden_bytes = 0  # of those hidden; they are in `bytes`, too
         self.most_flying_bytes = FLYING_BYTES
 
     def __len__(self) -> int:
@@ -98,14 +106,32 @@ class Desk:
         message = Message(self.next_offset, row, at_ms, deliveries, moving)
         self.next_offset += 1
         self.messages[message.offset] = message
-        heapq.heappush(self._places, (ticks_of(row.position), message.offset))
+        self._push(self._places, ticks_of(row.position), message.offset, lambda _, message: True)
         self.names[row.name] = self.ids[row.id] = message
         self.bytes += message.size
+        self._set_hidden(message, bool(deliveries or moving))
         if moving is None:
-            heapq.heappush(self._times, (at_ms, message.offset))
+            self._until(message, at_ms)
         else:
             message.step("leave")
         return message
+
+    def _push(self, heap: list[tuple[int, int]], at: int, offset: int, stands: Callable[[int, Message], bool]) -> None:
+        """`stands`: does an entry still say something of its message?"""
+        heapq.heappush(heap, (at, offset))
+        if len(heap) > 2 * len(self.messages) + STALE_ENTRIES:
+            heap[:] = {
+                (at, offset)
+                for at, offset in heap
+                if (message := self.messages.get(offset)) is not None and stands(at, message)
+            }
+            heapq.heapify(heap)
+
+    def _set_hidden(self, message: Message, hidden: bool) -> None:
+        change = hidden - message.hidden
+        message.hidden = hidden
+        self.hidden += change
+        self.hidden_bytes += change * message.size
 
     def roll(self, now_ms: int) -> list[Message]:
         """What has come is ready. Those whose visibility is over are given back here, to be offered or buried."""
@@ -127,12 +153,23 @@ class Desk:
 
     def _offer(self, message: Message, event: str) -> None:
         message.step(event)
+        self._set_hidden(message, False)
         self.ready += 1
-        heapq.heappush(self._ready, (message.row.due_ms, message.offset))
+        self._push(self._ready, message.row.due_ms, message.offset, lambda _, other: other.state is State.READY)
 
     @property
     def too_much_flies(self) -> bool:
         return self.flying_bytes >= self.most_flying_bytes
+
+    @property
+    def too_much_is_out(self) -> bool:
+        """In flight or hidden: no more is to be read."""
+        return self.flying_bytes + self.hidden_bytes >= self.most_flying_bytes
+
+    @property
+    def waits(self) -> tuple[int, int]:
+        """How many, and how many bytes, were read and are not out: what is handed out next."""
+        return len(self.messages) - self.flying - self.hidden, self.bytes - self.hidden_bytes
 
     def take(self, count: int, until_ms: int) -> list[Message]:
         """Up to so many that are ready, the earliest first; they are in flight until then."""
@@ -154,7 +191,7 @@ class Desk:
 
     def _until(self, message: Message, at_ms: int) -> None:
         message.at_ms = at_ms
-        heapq.heappush(self._times, (at_ms, message.offset))
+        self._push(self._times, at_ms, message.offset, _is_next)
 
     def held(self, offset: int, delivery: int) -> Message | None:
         """The message that this delivery proves a hold on; its visibility may be over, if nobody has it since."""
@@ -174,10 +211,16 @@ class Desk:
         self._off(message)
         message.step("leave")
 
+    def put_aside(self, message: Message) -> None:
+        """It leaves, and that may take long: it is on its way to the dead letters."""
+        self.leave(message)
+        self._set_hidden(message, True)
+
     def hide(self, message: Message, at_ms: int) -> None:
         """It can be had again from then on."""
         self._off(message)
         message.step("hide")
+        self._set_hidden(message, True)
         message.proved = False
         self._until(message, at_ms)
 
@@ -195,6 +238,7 @@ class Desk:
     def gone(self, message: Message) -> None:
         """It is finished, durably."""
         message.step("done")
+        self._set_hidden(message, False)
         del self.messages[message.offset]
         if self.names.get(message.row.name) is message:
             del self.names[message.row.name]
@@ -208,7 +252,7 @@ class Desk:
         while self._times:
             at_ms, offset = self._times[0]
             message = self.messages.get(offset)
-            if message is not None and message.at_ms == at_ms and message.state in (State.WAITING, State.FLYING):
+            if message is not None and _is_next(at_ms, message):
                 return at_ms
             heapq.heappop(self._times)
         return None
@@ -229,3 +273,8 @@ class Desk:
 
     def positions(self) -> set[UUID]:
         return {message.row.position for message in self.messages.values()}
+
+
+def _is_next(at_ms: int, message: Message) -> bool:
+    """Does something happen to it then?"""
+    return message.at_ms == at_ms and message.state in (State.WAITING, State.FLYING)

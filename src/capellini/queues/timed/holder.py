@@ -11,6 +11,7 @@ its key. When it ends, whatever it still does changes nothing: a new holder look
 from __future__ import annotations
 
 import asyncio
+import bisect
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -79,7 +80,7 @@ class Holder:
         self._stepped_s = -1e9
         self._parts: list[str] = []  # that had rows and are not dropped
         self._dropped = ""
-        self._page_rows = FIRST_ROWS
+        self.rows_at_once = FIRST_ROWS  # read: fewer, where they are large
         self._read_since = False  # something was read, and no snapshot says so
         self._nudge = asyncio.Event()
         self._loops: set[asyncio.Task[Any]] = set()  # ended when this stops
@@ -271,7 +272,7 @@ class Holder:
         self._nudge.clear()
         self.roll()
         await self._drop_parts()
-        if self._read_since:
+        if self._read_since or self.committing.put_off:
             self._read_since = not self.committing.want_snapshot()
         if self.published > self._confirmed:
             await self._publish(self.published)
@@ -283,7 +284,7 @@ class Holder:
             return 0.0
         clock = self.place.clock
         since_s = clock.elapsed_s() - self._stepped_s
-        barred = min(self._barred, default=None)
+        barred = min((ticks for ticks in self._barred if ticks > self._confirmed), default=None)  # others were passed
         pace = Pace(self.place.now_ticks(), self._confirmed, self._woken, since_s, self._quiet, self._calm, barred)
         horizon, wait_s = next_step(pace, 0.0 if self.place.store.alone else WOKEN_EVERY_S)
         if not horizon:
@@ -295,8 +296,8 @@ class Holder:
         return 0.0
 
     def _full(self) -> bool:
-        desk = self.desk
-        return len(desk) - desk.flying >= ROOM_ROWS or desk.bytes >= ROOM_BYTES or desk.too_much_flies
+        count, size = self.desk.waits
+        return count >= ROOM_ROWS or size >= ROOM_BYTES or self.desk.too_much_is_out
 
     async def _publish(self, horizon: int) -> None:
         self.published = horizon  # from the sending on: nothing may be placed below
@@ -305,9 +306,9 @@ class Holder:
         self.place.saw_horizon(self.shard, horizon)
 
     async def _read(self) -> None:
-        reach = await read_between(self.place, self.shard, self.read, self._confirmed, self._page_rows)
+        reach = await read_between(self.place, self.shard, self.read, self._confirmed, self.rows_at_once)
         if reach.rows:
-            self._page_rows = page_rows(reach.rows)
+            self.rows_at_once = page_rows(reach.rows)
             self._read_since = True
         passed = await self.judging.prepared(reach)
         if self.stopped or passed is None:
@@ -336,7 +337,7 @@ class Holder:
         options = self.place.options
         for message in self.desk.roll(self.place.now_ms()):
             if options.delivery_limit and options.dead_letters and message.deliveries >= options.delivery_limit:
-                self.desk.leave(message)
+                self.desk.put_aside(message)
                 self.spawn(self._bury(self, message))
 
     def take(self, count: int, visibility_ms: int) -> list[Message]:
@@ -395,22 +396,27 @@ class Holder:
         """Parts wholly below the cursor go as they are, without looking at their rows."""
         if not self._parts:
             return
-        first = self.desk.first()
-        reached = min(ticks_of(self.read), ticks_of(first.row.position) if first else ticks_of(self.read))
-        limit = part_of(reached, self._granularity)
+        limit = part_of(self.cursor_ticks, self._granularity)
         while self._parts and self._parts[0] < limit:
             stamp_us = int(self.place.clock.now_s() * 1e6) + DROP_AHEAD_US
             partition = (*self.place.partition, self._parts[0], self.shard)
             await self.place.store.drop(TIMED_ROWS, partition, timestamp_us=stamp_us)
             self.place.guards["time part dropped"] += 1
-            self._dropped = self._parts.pop(0)
+            self._dropped = max(self._dropped, self._parts.pop(0))
             self._read_since = True
+
+    def drop_with(self, position: UUID) -> None:
+        """Something is written there that no reading will show: its part is to be dropped like the others."""
+        part = part_of(ticks_of(position), self._granularity)
+        if part not in self._parts:
+            bisect.insort(self._parts, part)
 
     @property
     def cursor_ticks(self) -> int:
-        """All that lies before is finished."""
+        """All that lies before is finished, durably: what is passed over while its cancel is written is not yet."""
         first = self.desk.first()
-        return ticks_of(first.row.position) if first else ticks_of(self.read)
+        unfinished = [*self.judging.tentative, *([first.row.position] if first else [])]
+        return min([ticks_of(self.read), *map(ticks_of, unfinished)])
 
 
 def page_rows(rows: Sequence[TimedRow]) -> int:

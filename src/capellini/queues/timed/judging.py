@@ -28,7 +28,7 @@ from capellini.queues.timed.rows import Reach, TimedRow, mark_row, order_key, re
 from capellini.queues.timed.telling import tell_void
 
 COPY_WITHIN: Final = int(COPY_WITHIN_S * TICKS_PER_S)
-RECENT_SWEEP: Final = 2_000  # names added between two looks for those that are old enough to be forgotten
+RECENT_SWEEP: Final = 2_000  # names added, at least, between two looks for those that are old enough to be forgotten
 
 
 class Judging:
@@ -41,7 +41,8 @@ class Judging:
         self.tentative: set[UUID] = set()  # passed over, but not durably finished yet: still open to the next holder
         self.hidden, self.counts = known.hidden, known.counts  # what earlier holders noted of rows
         self.recent: dict[Name, None] = dict.fromkeys(known.recent)  # in the order in which they came
-        self._added = 0
+        self._added = self._kept = 0
+        self._named: dict[UUID, bool] = {}  # of the page at hand: is this row the one that its key names? For good
 
     def noted(self, row: TimedRow) -> tuple[int, int]:
         """Until when this message is hidden (0: it is not), and how often it was delivered. Asked once, when it comes
@@ -70,15 +71,19 @@ class Judging:
                 passed.add(row.position)
         if again:
             return None
+        self._named.clear()
         for name in moved:  # their puts may not be through: copies of them are no messages either
             self.remember(name)
         return passed
 
     async def _of_its_key(self, row: TimedRow) -> bool:
-        """Is this the id that its key names? Copies of what was read, and moved rows, have been asked for before."""
+        """Is this the id that its key names? Copies of what was read, and moved rows, have been asked for before; and
+        so have those of a page that is read again because the store did not answer for one of them."""
         if row.key is None or row.version or row.name in self.recent:
             return True
-        return await accepted(self._place, row.key, row)
+        if row.position not in self._named:
+            self._named[row.position] = await accepted(self._place, row.key, row)
+        return self._named[row.position]
 
     async def _moved_on(self, row: TimedRow, there: UUID, read_to: UUID) -> bool:
         """A row whose message was moved away: to a later place, then that one's row must be there. True: it was
@@ -130,9 +135,9 @@ class Judging:
         """Second copies lie at most COPY_WITHIN above their ids. Names of moved messages have none."""
         if self.ahead:  # what was finished and dropped is never met again
             self.ahead = {position for position in self.ahead if order_key(position) > order_key(read)}
-        if self._added >= RECENT_SWEEP:
-            self._added = 0
+        if self._added >= max(RECENT_SWEEP, self._kept):  # a look costs as much as there is: seldom, where that is much
             self.recent = dict.fromkeys(self.since(read))
+            self._added, self._kept = 0, len(self.recent)
 
     def since(self, read: UUID) -> list[Name]:
         """The names of which second copies may lie above `read`."""

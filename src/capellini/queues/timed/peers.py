@@ -4,6 +4,7 @@
         ack, nack, extend, cancel, move, wake, halt      one Answer per item
         take (shard -1; items [count, visibility_ms])    deliveries, their `visible_at` to be set by who asked
         view                                             a ShardView
+        count                                            a Counted
         list (items [from_ms, to_ms, count])             [messages, was that all]
 
 Whoever carries these between nodes need not look inside.

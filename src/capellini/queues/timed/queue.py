@@ -30,8 +30,8 @@ from capellini.queues.timed.positions import ms_of_ticks, parse_id, shard_in, ti
 from capellini.queues.timed.proofs import proof_of
 from capellini.queues.timed.putting import Putting, Register
 from capellini.queues.timed.rows import read_note, read_row
-from capellini.queues.timed.serving import Answer, refusal, write_halted
-from capellini.queues.timed.taking import FAR_MS, Got, Holders, Taking
+from capellini.queues.timed.serving import FAR_MS, Answer, Counted, refusal, write_halted
+from capellini.queues.timed.taking import Got, Holders, Taking
 from capellini.queues.work.getting import CURRENT, Getting
 from capellini.queues.work.letters import MOVED_TTL_S
 
@@ -267,17 +267,19 @@ class TimedQueue:
             if counted is None:
                 exact = False
                 continue
-            view, page, all = counted
+            view = counted.view
             ready, in_flight, waiting = ready + view.ready, in_flight + view.in_flight, waiting + view.waiting
-            scheduled += max(0, len(page) - view.ready - view.in_flight - view.waiting)
-            exact = exact and all
-            if page and (oldest is None or page[0].due_at * 1000 < oldest):
-                oldest = int(page[0].due_at * 1000)
+            scheduled += counted.scheduled
+            exact = exact and counted.all
+            if counted.oldest_due_ms is not None:
+                oldest = counted.oldest_due_ms if oldest is None else min(oldest, counted.oldest_due_ms)
         return TimedCounts(ready, in_flight, waiting, scheduled, oldest, exact)
 
-    async def _counted(self, shard: int) -> tuple[ShardView, list[DueMessage], bool] | None:
+    async def _counted(self, shard: int) -> Counted | None:
         try:
-            return await self.view(shard), *await self._listed(shard, 0, FAR_MS, 1_000)
+            if self.serving.holder(shard) is not None:
+                return await self.serving.counted(shard)
+            return msgspec.msgpack.decode(await self._asked(shard, "count", []), type=Counted)
         except StoreError:
             return None
 
@@ -364,6 +366,8 @@ class TimedQueue:
             answer: Any = self.serving.take(count, visibility_ms, 0)
         elif operation == "view":
             answer = await self.serving.view(payload.shard)
+        elif operation == "count":
+            answer = await self.serving.counted(payload.shard)
         elif operation == "list":
             answer = await self.serving.listed(payload.shard, *payload.items)
         else:

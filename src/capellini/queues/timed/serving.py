@@ -7,7 +7,8 @@ this process without a detour, another node's through bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
@@ -16,23 +17,27 @@ from capellini.model.errors import CapelliniError, Invalid, Stale, Unavailable
 from capellini.model.message import Delivery
 from capellini.model.timed import DueMessage, ShardView
 from capellini.queues.timed import acting, changing
-from capellini.queues.timed.desk import Message, State
-from capellini.queues.timed.holder import Holder, read_halted
+from capellini.queues.timed.desk import Desk, Message, State, size_of
+from capellini.queues.timed.holder import Holder, page_rows, read_halted
 from capellini.queues.timed.horizon import OPERATOR_EPOCH
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import before, id_text, ms_of_ticks, parse_id, ticks_of, ticks_of_ms
 from capellini.queues.timed.proofs import DELIVERY_BITS, EPOCH_BITS, Proof, lower, receipt_of
-from capellini.queues.timed.rows import TimedRow, order_key, read_between
+from capellini.queues.timed.rows import PAGE_ROWS, TimedRow, order_key, read_between
 from capellini.store.interface import Batch
 from capellini.store.schema import TIMED_SHARDS
 
 LISTED_ROWS: Final = 10_000  # looked at per shard for one list or count: what is cancelled or moved away lies there too
-LISTED_PAGE: Final = 100  # of one read after the first
+LISTED_PAGE: Final = 100  # of one read after the first, at least, unless they are large
+COUNTED_ROWS: Final = 1_000  # looked at per shard for one count, and so many bytes: counts are asked for all the time
+COUNTED_BYTES: Final = 4 * 1024 * 1024
+FAR_MS: Final = 4_102_444_800_000  # the year 2100: after every due
 LAG_ALARM_SHARE: Final = 0.5  # of the retention: a cursor that is so far behind comes near the end of what is kept
 
 
 NEAR_ITS_END: Final = "its oldest message comes near the end of its retention"
 TOO_MUCH_FLIES: Final = "too many bytes are in flight: it hands out nothing until consumers ack or give back"
+TOO_MUCH_HIDDEN: Final = "too many bytes are hidden or in flight: it reads no further until they are acked or come back"
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +53,24 @@ STALE: Final = Answer(Stale.name, "the receipt is of an earlier delivery, or the
 
 def refusal(error: CapelliniError) -> Answer:
     return Answer(error.name, error.says)
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Of what is scheduled: the messages, how many rows that took, how large those were, and was it the last?"""
+
+    rows: list[TimedRow]
+    looked: int
+    size: int
+    last: bool
+
+
+class Counted(msgspec.Struct, frozen=True, array_like=True):
+    """A shard's messages: as its holder has it, what is scheduled beyond, the earliest due; and was that all?"""
+
+    view: ShardView
+    scheduled: int
+    oldest_due_ms: int | None
+    all: bool
 
 
 class Serving:
@@ -126,7 +149,7 @@ class Serving:
             in_flight_bytes=desk.flying_bytes,
             retired=shard >= place.options.shards,
             takeovers=holder.epoch,
-            suspicious=NEAR_ITS_END if near else TOO_MUCH_FLIES if desk.too_much_flies else "",
+            suspicious=NEAR_ITS_END if near else _held_back(desk),
         )
 
     async def listed(self, shard: int, from_ms: int, to_ms: int, count: int) -> tuple[list[DueMessage], bool]:
@@ -137,21 +160,51 @@ class Serving:
         holder.roll()
         here = [m for m in holder.desk.messages.values() if from_ms <= m.row.due_ms < to_ms]
         found = [due_message(m.row, _STATE[m.state], m.deliveries) for m in here if m.state in _STATE]
+        scheduled: list[DueMessage] = []
+        looked = 0
+        async with aclosing(self._beyond(holder, from_ms, to_ms, count)) as pages:
+            async for page in pages:
+                scheduled += [due_message(row, "scheduled", 0) for row in page.rows if from_ms <= row.due_ms < to_ms]
+                looked += max(1, page.looked)
+                if page.last or len(scheduled) >= count or looked >= LISTED_ROWS:
+                    break
+        return sorted(found + scheduled, key=lambda one: (one.due_at, one.id)), page.last
+
+    async def _beyond(self, holder: Holder, from_ms: int, to_ms: int, count: int) -> AsyncGenerator[Page]:
+        """What is scheduled and was not read yet, in pages that fit into memory, whatever the bodies are."""
         after = max(holder.read, before(ticks_of_ms(from_ms)), key=order_key)
         known, end = set(holder.desk.ids), ticks_of_ms(to_ms) - 1
-        scheduled: list[DueMessage] = []
-        page, looked = count, 0
+        limit = min(count, holder.rows_at_once)
         while True:
-            reach = await read_between(self._place, shard, after, end, page)
-            for row in reach.rows:
-                if row.cancelled or row.moved_to is not None or row.position in holder.ahead or row.id in known:
-                    continue
-                if from_ms <= row.due_ms < to_ms:
-                    scheduled.append(due_message(row, "scheduled", 0))
-            after, page, looked = reach.to, LISTED_PAGE, looked + max(1, len(reach.rows))
-            complete = ticks_of(after) >= end
-            if complete or len(scheduled) >= count or looked >= LISTED_ROWS:
-                return sorted(found + scheduled, key=lambda one: (one.due_at, one.id)), complete
+            reach = await read_between(self._place, holder.shard, after, end, limit)
+            rows = [
+                row
+                for row in reach.rows
+                if not (row.cancelled or row.moved_to or row.position in holder.ahead or row.id in known)
+            ]
+            after, last = reach.to, ticks_of(reach.to) >= end
+            yield Page(rows, len(reach.rows), sum(map(size_of, reach.rows)), last)
+            count -= len(rows)
+            limit = min(max(LISTED_PAGE, count), page_rows(reach.rows) if reach.rows else PAGE_ROWS)
+
+    async def counted(self, shard: int) -> Counted:
+        """All of a shard's unfinished messages, as far as that can be known at a bounded cost."""
+        view = await self.view(shard)
+        holder = self._holders[shard]
+        holder.roll()
+        dues = [m.row.due_ms for m in holder.desk.messages.values() if m.state in _STATE]
+        oldest, scheduled, looked, size = min(dues, default=FAR_MS), 0, 0, 0
+        async with aclosing(self._beyond(holder, 0, FAR_MS, COUNTED_ROWS)) as pages:
+            async for page in pages:
+                scheduled, looked, size = scheduled + len(page.rows), looked + max(1, page.looked), size + page.size
+                oldest = min([oldest, *(row.due_ms for row in page.rows)])
+                if page.last or looked >= COUNTED_ROWS or size >= COUNTED_BYTES:
+                    break
+        return Counted(view, scheduled, None if oldest == FAR_MS else oldest, page.last)
+
+
+def _held_back(desk: Desk) -> str:
+    return TOO_MUCH_FLIES if desk.too_much_flies else TOO_MUCH_HIDDEN if desk.too_much_is_out else ""
 
 
 _STATE: Final = {State.WAITING: "scheduled", State.READY: "ready", State.FLYING: "in_flight"}

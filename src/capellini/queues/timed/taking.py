@@ -18,11 +18,10 @@ from capellini.model.message import Delivery
 from capellini.queues.resting import rest
 from capellini.queues.timed.peers import Payload, Peers
 from capellini.queues.timed.place import TimedPlace
-from capellini.queues.timed.serving import Serving
+from capellini.queues.timed.serving import FAR_MS, Serving
 
 OTHERS_EVERY_S: Final = 0.5  # other nodes are asked first so often, so that their shards are not left behind
 HANGS_S: Final = 1.0  # who takes longer to answer hangs: half of what a message that is due may wait
-FAR_MS: Final = 4_102_444_800_000  # the year 2100: after every due
 
 
 class Got(msgspec.Struct, frozen=True):

@@ -204,6 +204,20 @@ class Reading:
             await telling
         return got
 
+    async def expire(self, bucket: int, offering: Offering) -> None:
+        """A visit for nobody: what is too old is finished, nothing is taken."""
+        place = self._place
+        try:
+            offers = await offering.offers(bucket, place.size)
+            claimed = await self._claimed(bucket, offers, 0, 0) if offers else Claimed(())
+            cell = place.cell(bucket)
+            runs = cell.seen if cell.seen is not None else await cell.read()
+        except Dropped:
+            await self.dropped(bucket)
+            return
+        self._bury(bucket, claimed, runs)
+        await self._told(bucket, runs, satisfied=False)
+
     async def _told(self, bucket: int, runs: Runs, satisfied: bool) -> None:
         try:
             await self._tell(bucket, runs, satisfied)

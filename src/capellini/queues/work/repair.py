@@ -5,6 +5,7 @@
                                           never will be a message: voided by compare-and-set
     listed `DONE`                    ──▶ dropped by a conditional drop that leaves a marker naming the void ids ──▶ off
     the list
+    older than `ttl_s`               ──▶ finished, though nobody gets it: `expiring`
 
 Why waiting is enough: a put is confirmed only within half of repair_after_s after its ids were asked for, which was
 before they were seen given out. Why two repairers (one paused too long) do no harm: every step is a compare-and-set on
@@ -21,6 +22,7 @@ from capellini.queues.trail import TOKEN, follow, new_name, settle_named, text_o
 from capellini.queues.work import pointers as pointing
 from capellini.queues.work.block import Block
 from capellini.queues.work.bucket import standing, voided
+from capellini.queues.work.expiring import Expiring
 from capellini.queues.work.offering import block_in
 from capellini.queues.work.place import MARKER_TTL_S, Dropped, Place, marker_out
 from capellini.queues.work.pointers import DONE, DROPPED, GAPS, Pointers
@@ -43,6 +45,7 @@ class Repair:
     def __init__(self, place: Place, reading: Reading) -> None:
         self._place = place
         self._reading = reading
+        self._expiring = Expiring(place, reading)
         self._first_seen_s: dict[int, float] = {}
 
     async def step(self) -> int:
@@ -66,6 +69,7 @@ class Repair:
         for bucket, entry in list(pointers.listed.items()):
             if entry.kind not in (DONE, DROPPED, GAPS) and entry.at_ms <= overdue_ms:
                 await self._look_again(bucket)
+        await self._expiring.step()
         return len(done)
 
     async def _close_gaps(self, bucket: int) -> None:
