@@ -16,9 +16,8 @@ begins are applied one after another and written by ONE compare-and-set; the nex
 - Where one log makes writes durable, no round waits for its fsync: the next one builds on what is written, and each
   caller waits at the end for the fsync that all who wait share, before it has its answer. The log keeps the order:
   what is durable has all that it was built on.
-- Where in addition nobody else asks for anything (`Store.lonely`), or a command speaks for all that wait, it is decided
-  and written at once (`Store.swap`): no future, no task, no turn of the loop. What is not as remembered goes the way
-  above.
+- Where in addition nobody else asks for anything (`Store.lonely`) a command is decided and written at once
+  (`Store.swap`): no future, no task, no turn of the loop. What is not as remembered goes the way above.
 - A command that raises concerns its caller only. Answers that change nothing, and errors, stand only when they were
   decided on a state that was read or learned after the command came in, or that the group's compare-and-set has
   proved to be current; never on an old memory.
@@ -157,7 +156,7 @@ class Cell(Generic[S]):
         `fresh` is false. `durable` false: the caller sees to that itself before anybody hears of it (`Store.sync`).
         `at_once`: it speaks for all that wait already, and nobody cancels it; where nothing is far away, it is not put
         off for others to join."""
-        if self._store.alone and not self._busy and self._known and (at_once or self._store.lonely):
+        if self._store.lonely and not self._busy and self._known:
             done = self._swapped(command)
             if done is not None:
                 if self._sync if durable is None else durable:
