@@ -65,3 +65,18 @@ async def test_what_is_too_old_goes_though_nobody_gets_from_the_queue(tmp_path: 
     assert len(await broker.ack("short", [each.receipt for each in held])) == 2
     assert [each.body for each in await broker.get("short", 20)] == [b"young"] * 10
     await store.close()
+
+
+async def test_ids_that_never_became_messages_are_not_estimated_as_ready(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path / "store", clock=RealClock())
+    await store.prepare(TABLES)
+    broker = Broker(store, RealClock(), random.Random(1))
+    await broker.create("jobs", options={"bucket_size": 10})
+    for _ in range(200):
+        await broker.put("jobs", [NewMessage(b"x")] * 3)
+        (queue,) = broker.open_queues.values()
+        await queue.putting.reserve()  # by a put that is never heard of again
+        await queue.putting.reserve()
+    counted = await broker.statistics("jobs")
+    assert (counted.ready, "ready" in counted.exact) == (600, False)
+    await store.close()

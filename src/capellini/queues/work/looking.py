@@ -102,14 +102,18 @@ class Looking:
         now_ms = place.now_ms()
         total: Counter[str] = Counter()
         oldest: int | None = None
+        ids = messages = 0
         for bucket in buckets[:LOOK_BUCKETS]:
             assigned = min(place.size, next - bucket * place.size)
             runs, written, dues = await self._states(bucket)
             total += census(runs, written, dues, assigned, now_ms)
+            ids += assigned
+            messages += sum(end - start for start, end in written)
             if oldest is None:
                 oldest = await self._oldest(bucket, runs, assigned)
         rest = buckets[LOOK_BUCKETS:]
-        total["ready"] += sum(min(place.size, next - bucket * place.size) for bucket in rest)
+        if rest:  # not every id became a message, least of all where nodes compete for them
+            total["ready"] += sum(min(place.size, next - bucket * place.size) for bucket in rest) * messages // ids
         return Counted(total["ready"], total["in_flight"], total["delayed"], oldest, not rest)
 
     async def _states(self, bucket: int) -> tuple[Runs, list[tuple[int, int]], dict[int, int]]:
