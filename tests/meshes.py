@@ -9,7 +9,7 @@ from capellini.local import state
 from capellini.local.cluster import LocalCluster
 from capellini.local.health import check_whole, works
 
-NOTICE_TIMEOUT_S = 60.0  # a failure detector needs some ten seconds on a quiet machine
+NOTICE_TIMEOUT_S = 180.0  # a failure detector needs some ten seconds on a quiet machine; a question is given three
 
 
 def reaches_all(cluster: LocalCluster) -> list[bool]:

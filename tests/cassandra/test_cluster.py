@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import acsylla
 import pytest
-from tests.meshes import reaches_all, wait_until
+from tests.meshes import wait_until
 
 from capellini.local import cql, health, state
 from capellini.local.cluster import LocalCluster
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
 
 def test_every_node_runs_and_answers(cassandra_cluster: LocalCluster) -> None:
     assert [(node.state, node.answers) for node in cassandra_cluster.status()] == [("running", True)] * 3
-    assert reaches_all(cassandra_cluster) == [True] * 3
+    wait_until(cassandra_cluster, [True] * 3)
 
 
 async def test_the_driver_writes_and_reads_at_level_all(cassandra_address: str, fresh_keyspace: str) -> None:
@@ -56,7 +56,7 @@ def test_a_paused_node_is_missed_and_comes_back(broken_cluster: LocalCluster) ->
     assert (paused.state, paused.answers) == ("paused", False)
     wait_until(broken_cluster, [False] * 3)
     broken_cluster.resume(2)
-    assert reaches_all(broken_cluster) == [True] * 3
+    wait_until(broken_cluster, [True] * 3)
 
 
 def test_a_killed_node_starts_again_with_its_data(broken_cluster: LocalCluster) -> None:
@@ -68,4 +68,4 @@ def test_a_killed_node_starts_again_with_its_data(broken_cluster: LocalCluster) 
         broken_cluster.pause(3)
     broken_cluster.start(3)
     assert broken_cluster.status()[2].pid not in (None, pid)
-    assert reaches_all(broken_cluster) == [True] * 3
+    wait_until(broken_cluster, [True] * 3)
