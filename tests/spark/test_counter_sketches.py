@@ -45,6 +45,9 @@ def sketches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, b
     return found
 
 
+NEIGHBOURS = 0.02  # as far apart as two values that a sketch of this size keeps may be
+
+
 def asked(spark: SparkSession, expression: str, sketch: bytes) -> Any:
     """What Spark makes of a sketch."""
     frame = spark.createDataFrame([(bytearray(sketch),)], "s binary")
@@ -92,7 +95,9 @@ def test_spark_reads_quantiles_as_counters_do(
 ) -> None:
     value, sketch = sketches["quantiles"]
     found = asked(spark, f"kll_sketch_get_quantile_double(s, {rank}D)", sketch)
-    assert found == value["quantiles"][f"{rank:g}"]
+    ours = Quantiles.decode(sketch, Quantiles.version)
+    # The two libraries may take neighbours of what a sketch keeps, where a rank falls just between them.
+    assert abs(ours.rank(found) - ours.rank(value["quantiles"][f"{rank:g}"])) < NEIGHBOURS
     assert abs(found - rank * MANY) < 0.05 * MANY
     assert asked(spark, "kll_sketch_get_n_double(s)", sketch) == MANY
 
