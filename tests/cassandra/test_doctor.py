@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cassandra
 
 
 def settings(hosts: str, keyspace: str, **more: str) -> Settings:
-    return Settings(contact_points=hosts, keyspace=keyspace, replication="3", listen="127.0.0.1:0", **more)
+    return Settings(contact_points=hosts, keyspace=keyspace, listen="127.0.0.1:0", **more)
 
 
 async def test_a_cluster_is_examined_before_and_after_a_node_was_there(

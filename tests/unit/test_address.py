@@ -28,7 +28,7 @@ def test_the_least_cassandra_address_has_the_defaults() -> None:
     assert parse("cassandra://db/queues") == CassandraAddress(("db",), "queues")
     made = parse("cassandra://db/queues")
     assert isinstance(made, CassandraAddress)
-    assert (made.port, made.replication, made.timeout_s, made.level, made.ssl) == (9042, "1", 5.0, "quorum", False)
+    assert (made.port, made.replication, made.timeout_s, made.level, made.ssl) == (9042, "", 5.0, "quorum", False)
 
 
 def test_a_cassandra_address_with_everything() -> None:
@@ -121,6 +121,10 @@ def test_a_node(text: str, url: str) -> None:
         "http://[::1",
         "http://host:99999",
         "http://ann:sesame@host",
+        "http://host:0",
+        "http://two..dots:80",
+        f"http://{'long' * 16}.example",
+        "cassandra://host:\u00b2/q",
     ],
 )
 def test_a_bad_address_is_refused_with_a_sentence(text: str) -> None:

@@ -183,3 +183,8 @@ async def test_a_change_goes_by_way_of_the_first_host_that_is_up() -> None:
     inner = Refusing(driver.CassErrorLibNoHostsAvailable("down"))
     await session_over(inner).change_schema("CREATE TABLE x", "create tables")
     assert inner.failures == []
+
+
+@pytest.mark.parametrize(("nodes", "copies"), [(1, "1"), (2, "2"), (3, "3"), (7, "3")])
+def test_a_keyspace_has_three_replicas_where_there_are_so_many_nodes(nodes: int, copies: str) -> None:
+    assert cassandra_schema.usual_replication(nodes) == copies

@@ -55,12 +55,19 @@ def test_contact_points_and_what_goes_with_them_make_a_cassandra_address() -> No
     assert settings.cluster_name == "Test Cluster"
 
 
+def test_contact_points_alone_are_enough() -> None:
+    assert address_of(load({"contact_points": "10.0.0.1"}, {})) == CassandraAddress(("10.0.0.1",), "capellini")
+
+
 @pytest.mark.parametrize(
     ("flags", "environ", "says"),
     [
         ({"listen": "7411"}, {}, "listen is HOST:PORT"),
         ({"listen": "127.0.0.1:70000"}, {}, "listen is HOST:PORT"),
+        ({"listen": "127.0.0.1:\u00b2"}, {}, "listen is HOST:PORT"),
+        ({"listen": "two..dots:80"}, {}, "listen is HOST:PORT"),
         ({"store": "nonsense"}, {}, "not an address"),
+        ({"max_connections": "0"}, {}, "--max-connections goes from 1 to 1000000, not '0'"),
         ({"store": "http://localhost:1"}, {}, "is a node, not a store"),
         ({"max_requests": "0"}, {}, "--max-requests goes from 1"),
         ({}, {"CAPELLINI_MAX_REQUESTS": "many"}, "CAPELLINI_MAX_REQUESTS is a whole number, not 'many'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.unit.memory_service import MemoryService
 
 from capellini.api.server import Server
 from capellini.cli.main import capellini
-from capellini.model.errors import Invalid
+from capellini.model.errors import CapelliniError, Invalid
 from capellini.node import checks
 from capellini.node.checks import Finding
 from capellini.node.condition import Condition
@@ -88,12 +89,54 @@ async def test_a_node_well_unready_and_away() -> None:
     well = await examine(f"http://127.0.0.1:{port}")
     assert set(states(well).values()) == {"ok"}
     assert "n1" in well[0].says
+    server.see(Condition(cut="dc1 is cut off"))
+    cut = await examine(f"http://127.0.0.1:{port}")
+    assert states(cut)["ready"] == "warn"
+    health = await asyncio.to_thread(CliRunner().invoke, capellini, ["health", "--at", f"http://127.0.0.1:{port}"])
+    assert (health.exit_code, health.output) == (0, "ready, but dc1 is cut off\n")
     server.see(Condition(skewed="the clocks are off", skew_s=2.0))
     ill = await examine(f"http://127.0.0.1:{port}")
     assert (states(ill)["ready"], states(ill)["clocks"]) == ("bad", "bad")
     assert any("the clocks are off" in each.says for each in ill)
     await server.close(0.1)
     assert states(await examine(f"http://127.0.0.1:{port}")) == {"reachable": "bad"}
+
+
+@pytest.mark.parametrize("body", ["null", "[]", "{}", '{"reasons": 5}', '{"error": {"code": 404}}', "hello", ""])
+async def test_another_server_is_not_taken_for_a_node(body: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    at = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    assert states(await examine(at)) == {"reachable": "bad"}
+    for verb in ("health", "drain"):
+        done = await asyncio.to_thread(CliRunner().invoke, capellini, [verb, "--at", at])
+        assert isinstance(done.exception, CapelliniError), (verb, done.output, done.exception)
+    server.close()
+
+
+async def test_files_that_go_while_a_folder_is_looked_at_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stays").write_text("x")
+    monkeypatch.setattr(Path, "rglob", lambda folder, pattern: [folder / "gone", folder / "stays"])
+    monkeypatch.setattr(Path, "is_file", lambda path: True)  # it was, a moment ago
+    assert states(await examine(f"rocks:{tmp_path}"))["last write"] == "ok"
+
+
+async def test_a_folder_of_another_user_is_not_to_be_restored_from_a_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    folders.write_format(tmp_path, folders.FORMAT)
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    (found,) = [each for each in await examine(f"rocks:{tmp_path}") if each.name == "format"]
+    assert (found.state, "may not be read by this user" in found.says, "backup" in found.says) == ("bad", True, False)
 
 
 async def test_what_is_no_address_is_refused() -> None:

@@ -39,7 +39,7 @@ class CassandraAddress(msgspec.Struct, frozen=True, tag="cassandra"):
     dc: str | None = None
     ssl: bool = False
     ssl_ca: str | None = None
-    replication: str = "1"  # used only when the keyspace is created; "3", or "dc1:3,dc2:2"
+    replication: str = ""  # used only when the keyspace is created; "3", or "dc1:3,dc2:2"; empty: three, if it can be
     timeout_s: float = 5.0
     level: str = "quorum"  # plain reads and writes; "local_quorum" also makes compare-and-sets local_serial
 
@@ -87,15 +87,26 @@ def _rocks(shown: str, rest: str) -> RocksAddress:
     return RocksAddress(folder)
 
 
+def is_host(name: str) -> bool:
+    """Is it fit to be asked for? Names have parts of 1 to 63 characters."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
 def _node(shown: str, text: str) -> NodeAddress:
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
         raise Invalid(f"{shown!r} is not an address: {error}") from None
-    if not parts.hostname or "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
+    name = parts.hostname or ""
+    more = "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment
+    if not name or not is_host(name) or port == 0 or more:
         raise Invalid(f"{shown!r} is not the address of a node: use http://HOST:PORT")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    host = f"[{name}]" if ":" in name else name
     return NodeAddress(f"{parts.scheme.lower()}://{host}:{port or NODE_PORT}")
 
 
@@ -134,7 +145,7 @@ def _cassandra(shown: str, text: str) -> CassandraAddress:
         dc=options.get("dc"),
         ssl=ssl == "true",
         ssl_ca=options.get("ssl_ca"),
-        replication=_replication(shown, options.get("replication", "1")),
+        replication=_replication(shown, options.get("replication", "")),
         timeout_s=_timeout(shown, options.get("timeout_s", "5")),
         level=level,
     )
@@ -145,7 +156,7 @@ def _hosts(shown: str, places: str) -> tuple[tuple[str, ...], int]:
     ports: set[int] = set()
     for place in places.split(","):
         host, colon, port = place.rpartition(":") if not place.endswith("]") and ":" in place else (place, "", "")
-        if colon and not port.isdigit():
+        if colon and not port.isdecimal():
             raise Invalid(f"{shown!r}: {port!r} is not a port")
         host = host.strip("[]")
         if not host:
@@ -158,9 +169,9 @@ def _hosts(shown: str, places: str) -> tuple[tuple[str, ...], int]:
 
 
 def _replication(shown: str, value: str) -> str:
-    for part in value.split(","):
+    for part in value.split(",") if value else ():
         count = part.rpartition(":")[2]
-        if not count.isdigit() or not 1 <= int(count) <= 9:
+        if not count.isdecimal() or not 1 <= int(count) <= 9:
             raise Invalid(f"{shown!r}: replication is a number like 3, or numbers by data centre like dc1:3,dc2:2")
     return value
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import msgspec
 
 from capellini.counters.times import Times, check_times
-from capellini.model.address import Address, NodeAddress, parse
+from capellini.model.address import Address, NodeAddress, is_host, parse
 from capellini.model.errors import Invalid
 from capellini.node.settings import PREFIX, TABLE, Setting, Settings
 
@@ -80,7 +80,7 @@ def _value(setting: Setting, value: Any, place: str) -> Any:
         noun = f"one of {', '.join(choices)}" if choices else _NOUN[wanted]
         raise Invalid(f"{place} is {noun}, not {shown}") from None
     if setting.least is not None and setting.most is not None and not setting.least <= found <= setting.most:
-        raise Invalid(f"{place} goes from {setting.least:g} to {setting.most:g}, not {shown}")
+        raise Invalid(f"{place} goes from {setting.least:.15g} to {setting.most:.15g}, not {shown}")
     return found
 
 
@@ -121,7 +121,7 @@ def listen_of(settings: Settings) -> tuple[str, int]:
 
 def _host_and_port(name: str, text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65_535:
+    if not colon or not host or not is_host(host) or not port.isdecimal() or int(port) > 65_535:
         raise Invalid(f"{name} is HOST:PORT, not {text!r}")
     return host.strip("[]"), int(port)
 
@@ -149,7 +149,9 @@ def address_of(settings: Settings) -> Address:
 
 def _cassandra(settings: Settings) -> str:
     login = f"{quote(settings.username, safe='')}:{quote(settings.password, safe='')}@" if settings.username else ""
-    options = [f"replication={quote(settings.replication)}"]
+    options = []
+    if settings.replication:
+        options.append(f"replication={quote(settings.replication)}")
     if settings.data_center:
         options.append(f"dc={quote(settings.data_center)}")
     if settings.use_ssl:
@@ -157,7 +159,7 @@ def _cassandra(settings: Settings) -> str:
     if settings.ssl_ca:
         options.append(f"ssl_ca={quote(settings.ssl_ca)}")
     hosts = ",".join(each.strip() for each in settings.contact_points.split(","))
-    return f"cassandra://{login}{hosts}/{settings.keyspace}?{'&'.join(options)}"
+    return f"cassandra://{login}{hosts}/{settings.keyspace}{'?' if options else ''}{'&'.join(options)}"
 
 
 def name_of(settings: Settings) -> str:

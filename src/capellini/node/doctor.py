@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +38,11 @@ async def examine(address: str | Address) -> list[Finding]:
 def _folder(folder: Path) -> list[Finding]:
     from capellini.store import folder as folders
 
-    if not folder.exists():
+    try:
+        there = folders.exists(folder)
+    except CapelliniError as error:
+        return [Finding("folder", "bad", error.says, "run as the user who made it, or correct the address")]
+    if not there:
         return [Finding("folder", "warn", f"{folder} does not exist yet", "it is made when something is stored")]
     if not folder.is_dir():
         return [Finding("folder", "bad", f"{folder} is a file", "give a folder")]
@@ -50,7 +56,7 @@ def _folder(folder: Path) -> list[Finding]:
         says = "nothing was stored yet" if found is None else f"format {found}; this version writes {folders.FORMAT}"
         findings.append(Finding("format", "ok", says))
     except CapelliniError as error:
-        findings.append(Finding("format", "bad", error.says, "use the version of Capellini that made it"))
+        findings.append(Finding("format", "bad", error.says))
     findings.append(_lock(folder / folders.LOCK_FILE))
     findings.append(checks.room(folders.free_bytes(folder)))
     findings.append(_last_write(folder))
@@ -72,9 +78,14 @@ def _lock(path: Path) -> Finding:
 
 
 def _last_write(folder: Path) -> Finding:
-    times = [each.stat().st_mtime for each in folder.rglob("*") if each.is_file()]
+    times = []
+    for each in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # RocksDB removes files while we look
+            found = each.stat()
+            if stat.S_ISREG(found.st_mode):
+                times.append(found.st_mtime)
     if not times:
-        return Finding("last write", "ok", "nothing was written yet")
+        return Finding("last write", "ok", "nothing was written yet, or it is not for this user to see")
     return Finding("last write", "ok", f"{max(0.0, RealClock().now_s() - max(times)):,.0f} s ago")
 
 
@@ -179,16 +190,19 @@ async def _schema(session: Any) -> list[Finding]:
 
 def _node(address: NodeAddress) -> list[Finding]:
     try:
-        _, health = ask_node(str(address), "GET", "/health")
-        status, ready = ask_node(str(address), "GET", "/ready")
-        _, version = ask_node(str(address), "GET", "/version")
+        _, health = ask_node(str(address), "GET", "/health", "node")
+        status, ready = ask_node(str(address), "GET", "/ready", "ready")
+        _, version = ask_node(str(address), "GET", "/version", "version")
     except CapelliniError as error:
         return [Finding("reachable", "bad", error.says, "start it with `capellini serve`, or correct the address")]
     findings = [Finding("reachable", "ok", f"{address} answers as node {health.get('node') or 'without a name'}")]
-    if status == 200:
+    reasons = "; ".join(ready.get("reasons", []))
+    if status == 200 and reasons:
+        findings.append(Finding("ready", "warn", f"the node takes work, but {reasons}", "see to the reason"))
+    elif status == 200:
         findings.append(Finding("ready", "ok", "the node takes work"))
     else:
-        reasons = "; ".join(ready.get("reasons", [])) or "it does not say why"
+        reasons = reasons or "it does not say why"
         findings.append(Finding("ready", "bad", f"the node takes no work: {reasons}", "see to the reason"))
     findings.append(checks.version_skew(__version__, str(version.get("version"))))
     findings.append(checks.skew([float(ready.get("skew_s", 0.0))]))

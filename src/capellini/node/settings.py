@@ -29,7 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     use_ssl: bool = False
     ssl_ca: str = ""
     data_center: str = ""
-    replication: str = "1"
+    replication: str = ""
     max_requests: int = 2_000
     max_waiting: int = 10_000
     max_bytes: int = 268_435_456
@@ -77,7 +77,7 @@ TABLE: Final = (
     Setting("use_ssl", "speak TLS to Cassandra; with contact_points"),
     Setting("ssl_ca", "a file with the certificates that Cassandra's must be signed by; with contact_points"),
     Setting("data_center", "the local Cassandra data centre; with contact_points"),
-    Setting("replication", "replicas when the keyspace is created: 3, or dc1:3,dc2:2; with contact_points"),
+    Setting("replication", "copies in a new keyspace: 2, or dc1:3,dc2:2; else 3, or one per node; with contact_points"),
     Setting("max_requests", "requests begun and not answered, gets not counted; beyond: 429", 1, 1_000_000),
     Setting("max_waiting", "gets begun and not answered; beyond: 429", 1, 1_000_000),
     Setting("max_bytes", "bytes of request bodies held at a time; beyond: 429", 65_536, 2**40),

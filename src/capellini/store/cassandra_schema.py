@@ -31,6 +31,7 @@ from capellini.store.schema import SCHEMA_VERSION
 AGREEMENT_S: Final = 30.0  # nodes tell each other of a change within seconds; past that something is broken
 ALL_AGREE_S: Final = 5.0  # so long all of them are waited for; then a majority does: one that is down tells old news
 POLL_S: Final = 0.2
+USUAL_COPIES: Final = 3
 OURS: Final = "capellini"  # the key of the version row
 
 # The statements that lead from a version to the next, `{keyspace}` filled in; each harmless to repeat.
@@ -85,14 +86,20 @@ async def _ensure_keyspace(session: Session, create: bool) -> None:
         return
     if not create:
         raise CannotOpen(f"keyspace {keyspace} does not exist at {session.address}: create it, or let Capellini do it")
-    copies = cql.replication_map(session.address.replication, session.dc)
+    replication = session.address.replication or usual_replication(len(session.dcs[session.dc]))
+    copies = cql.replication_map(replication, session.dc)
     for dc, count in copies.items():
         if count > len(session.dcs.get(dc, ())):
             raise CannotOpen(
-                f"replication {session.address.replication} wants {count} nodes in data centre {dc!r}, which has "
+                f"replication {replication} wants {count} nodes in data centre {dc!r}, which has "
                 f"{len(session.dcs.get(dc, ()))}: name another number in the address (replication=...)"
             )
     await session.change_schema(cql.create_keyspace(keyspace, copies), f"create keyspace {keyspace}")
+
+
+def usual_replication(nodes: int) -> str:
+    """Copies where nobody said how many: with three the loss of a node loses and stops nothing."""
+    return str(max(1, min(USUAL_COPIES, nodes)))
 
 
 async def _ensure_tables(session: Session, tables: tuple[Table, ...], create: bool) -> None:
