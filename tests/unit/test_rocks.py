@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 import re
 import subprocess
@@ -209,6 +211,25 @@ async def test_a_folder_that_lost_its_data_is_not_taken_for_a_new_one(tmp_path: 
     folders.write_format(tmp_path)
     with pytest.raises(CannotOpen):
         await opened(tmp_path)
+
+
+def test_a_folder_that_another_process_makes_in_the_same_moment_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "s"
+    monkeypatch.setattr(folders, "_check_room", lambda folder, room_bytes: folder.mkdir(exist_ok=True))
+    folders.make(folder, create=True)
+    assert folder.is_dir()
+
+
+def test_a_disk_without_locks_is_not_taken_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(file: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(CannotOpen, match="cannot be locked") as raised:
+        folders.FolderLock(tmp_path)
+    assert not isinstance(raised.value, InUse)
 
 
 async def test_another_process_is_told_who_has_it(tmp_path: Path, store: RocksStore) -> None:

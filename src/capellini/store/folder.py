@@ -54,11 +54,14 @@ class FolderLock:
             raise CannotOpen(f"{folder} cannot be opened: {error.strerror}; make it writable for this user") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             holder = os.pread(self._file, 32, 0).decode(errors="replace").strip()
             os.close(self._file)
             who = f"process {holder}" if holder.isdigit() else "another process"
             raise InUse(f"{folder} is in use by {who}: stop it, or go through it") from None
+        except OSError as error:  # a network disk without locks, say
+            os.close(self._file)
+            raise CannotOpen(f"{folder} cannot be locked: {error.strerror}; give one on a local disk") from None
         try:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
@@ -75,16 +78,26 @@ class FolderLock:
             self._file = None
 
 
+def exists(path: Path) -> bool:
+    """Raises CannotOpen where nobody can tell: a folder above is not for this user to see, or the name is too long."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise CannotOpen(f"{path} cannot be looked at: {error.strerror}") from None
+
+
 def make(folder: Path, create: bool, room_bytes: int = 0) -> None:
     """Sees to it that there is a folder that we may lock; a new one only where there is room. Raises CannotOpen."""
-    if folder.exists() and not folder.is_dir():
+    there = exists(folder)
+    if there and not folder.is_dir():
         raise CannotOpen(f"{folder} is a file: give a folder")
-    if not folder.exists():
+    if not there:
         if not create:
             raise CannotOpen(f"{folder} does not exist: nothing was ever stored there")
         try:
             _check_room(folder, room_bytes)
-            folder.mkdir(mode=0o700, parents=True)  # bodies are nobody else's business
+            # Bodies are nobody else's business. Another process may make it in the same moment.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise CannotOpen(f"{folder} cannot be made: {error.strerror}") from None
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -102,9 +115,9 @@ def make(folder: Path, create: bool, room_bytes: int = 0) -> None:
 
 def check_there(folder: Path) -> None:
     """For who only reads: a store is there, or is being made. Raises CannotOpen."""
-    if not folder.exists():
+    if not exists(folder):
         raise CannotOpen(f"{folder} does not exist: nothing was ever stored there")
-    if folder.is_dir() and not any((folder / name).exists() for name in (FORMAT_FILE, LOCK_FILE)):
+    if folder.is_dir() and not any(exists(folder / name) for name in (FORMAT_FILE, LOCK_FILE)):
         raise CannotOpen(f"{folder} holds no store: nothing was ever stored there")
 
 
@@ -125,11 +138,13 @@ def read_format(folder: Path) -> int | None:
         found = msgspec.json.decode(path.read_bytes(), type=_Format).format
     except FileNotFoundError:
         return None
+    except PermissionError:
+        raise CannotOpen(f"{path} may not be read by this user: run as the one who made it, or chown it") from None
     except (OSError, msgspec.MsgspecError) as error:
         raise CannotOpen(f"{path} cannot be read ({error}): restore the folder from a backup") from None
     if found > FORMAT:
         raise CannotOpen(
-            f"{folder} has format {found}, made by a newer Capellini: this one knows formats up to {FORMAT}"
+            f"{folder} has format {found}, made by a newer Capellini: use it, this one knows formats up to {FORMAT}"
         )
     return found
 

@@ -19,7 +19,7 @@ async def open_store(address: Address, *, create: bool = True, clock: Clock | No
         case RocksAddress():
             from capellini.store.rocks import RocksStore
 
-            store = await RocksStore.open(Path(address.folder), create=create, clock=clock)
+            store = await RocksStore.open(_folder(address), create=create, clock=clock)
         case CassandraAddress():
             from capellini.store.cassandra import CassandraStore
 
@@ -32,3 +32,8 @@ async def open_store(address: Address, *, create: bool = True, clock: Clock | No
         await store.close()
         raise
     return store
+
+
+def _folder(address: RocksAddress) -> Path:
+    """From the root: the store opens files all the time, wherever its program has gone since."""
+    return Path(address.folder).absolute()
