@@ -49,6 +49,7 @@ class MemoryService(Service):
         self.cancelled = 0  # gets that were cancelled while they waited
         self.fails: Exception | None = None  # what every call on a queue raises
         self.hold: asyncio.Event | None = None  # puts wait for it
+        self.nacked: list[NackItem] = []
 
     def _queue(self, name: str) -> _Queue:
         if self.fails is not None:
@@ -151,6 +152,7 @@ class MemoryService(Service):
 
     async def nack(self, name: str, items: Sequence[NackItem]) -> list[Done | Problem]:
         self._queue(name)
+        self.nacked += items
         return [self._finish(name, each.receipt, Done(NOW_S)) for each in items]
 
     async def extend(self, name: str, items: Sequence[ExtendItem]) -> list[Done | Problem]:

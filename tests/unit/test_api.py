@@ -166,6 +166,31 @@ async def test_what_is_no_json_is_refused(place: Place, body: bytes) -> None:
     assert (answer.status, answer.json["error"]) == (400, "invalid")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "names"),
+    [
+        ("POST", "/v1/queues/q/messages/get?wait_s=5", {}, {}, "wait_s"),
+        ("DELETE", "/v1/queues/q?if_empty=true", None, {}, "if_empty"),
+        ("POST", "/v1/queues/q/purge", {"before": 5}, {}, "before"),
+        ("POST", "/v1/queues/q/messages?delay_s=5", {"messages": [{"body": "x"}]}, {}, "delay_s"),
+        ("POST", "/v1/queues/q/messages", {"messages": [{"body": "x"}]}, {"capellini_key": "k"}, "capellini-key"),
+    ],
+)
+async def test_what_nobody_would_read_is_refused(
+    place: Place, method: str, path: str, body: Any, headers: dict[str, str], names: str
+) -> None:
+    place.service.held["q"].ready.clear()
+    answer = await place.ask(method, path, body, **headers)
+    assert (answer.status, answer.json["error"]) == (400, "invalid")
+    assert names in answer.json["says"]
+    assert not place.service.held["q"].ready
+
+
+async def test_probes_may_add_a_query_and_a_call_without_fields_may_say_so(place: Place) -> None:
+    assert (await place.ask("GET", "/health?from=probe")).status == 200
+    assert (await place.ask("POST", "/v1/queues/q/purge", {})).status == 200
+
+
 @pytest.mark.parametrize("half", [rb"\ud800", rb"\uDBFF x", rb"\udc00"])
 async def test_half_a_character_is_called_so(place: Place, half: bytes) -> None:
     body = b'{"messages":[{"body":"fine \\ud83d\\ude00 %b"}]}' % half

@@ -10,12 +10,15 @@ import msgspec
 import pytest
 from tests.unit.raw_http import PATIENCE_S, SMALL, Place, Wire, open_place, until
 
+from capellini.api.channel import READS_AT_ONCE
 from capellini.api.limits import Limits
+from capellini.client.channel import Channel
 from capellini.client.reaching import Lost, Unreachable
 from capellini.client.reaching import Place as NodePlace
 from capellini.client.transport import Transport
 from capellini.model.errors import TooLarge
-from capellini.model.frames import Answer, Call, Splitter, answer_of, call_of, frame_of
+from capellini.model.frames import LEAVING, Answer, Call, Splitter, answer_of, call_of, frame_of
+from capellini.model.message import Peeked
 from capellini.model.service import Parcel
 
 UPGRADE = b"GET /v1/channel HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: capellini-channel\r\n\r\n"
@@ -148,6 +151,8 @@ async def test_a_client_that_goes_away_waits_no_more_but_its_put_is_done(place: 
         (b"\x00\x00\x00\x01\xc1", "no call"),
         (frame_of(Call(0, "GET /health")), "no id for a new call"),
         (b"\x7f\xff\xff\xff", "at most"),
+        (b"\x00\x00\x00\x05\x93\x01\xa1\xff\xc0", "no call"),  # text that is not UTF-8
+        (frame_of(Call(2, "GET /v1/queues/" + "q" * 5_000)), "at most 4096 characters"),
     ],
 )
 async def test_what_is_no_call_ends_the_channel_after_what_was_begun(place: Place, frame: bytes, says: str) -> None:
@@ -186,6 +191,67 @@ async def test_half_a_frame_is_not_waited_for_without_end() -> None:
         ends.wire.send(b"\x00\x00")
         assert "not complete" in msgspec.msgpack.decode((await ends.answer()).body)["says"]
         assert await ends.wire.ended() == b""
+
+
+async def test_a_frame_that_dribbles_in_is_not_waited_for_without_end() -> None:
+    async with open_place(Limits(request_timeout_s=2.0)) as place:
+        ends = await Ends.open(place)
+        channel = next(iter(place.server._application.connections))
+        ends.wire.send(b"\x00\x00")
+        await until(lambda: place.server.gate.bytes == 2)
+        place.server._application.now_s += 1.5  # a ticker that no time passes for
+        ends.wire.send(b"\x00")
+        await until(lambda: place.server.gate.bytes == 3)
+        channel.tick(place.server._application.now_s + 1.0)
+        assert "not complete" in msgspec.msgpack.decode((await ends.answer()).body)["says"]
+        assert place.server.gate.bytes == 0
+
+
+async def test_frames_that_are_not_whole_count_as_bytes_that_the_node_holds() -> None:
+    async with open_place(Limits(max_bytes=40_000)) as place:
+        first, second = await Ends.open(place), await Ends.open(place)
+        for ends in (first, second):
+            ends.wire.send(b"\x00\x01\x00\x00" + b"x" * 30_000)
+            await until(lambda: place.server.gate.bytes > 0)
+        told = await second.answer()
+        assert (told.id, told.status) == (0, 429)
+        assert await second.wire.ended() == b""
+        first.wire.writer.close()
+        await until(lambda: place.server.gate.bytes == 0)
+
+
+async def test_a_channel_that_is_not_read_is_not_blamed_for_half_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capellini.api.channel.CALLS_MOST", 1)
+    async with open_place(Limits()) as place:
+        ends = await Ends.open(place)
+        channel = next(iter(place.server._application.connections))
+        ends.wire.send(frame_of(Call(1, TAKE, msgspec.msgpack.encode([1, 30.0, None]))) + b"\x00\x00")
+        await until(lambda: place.server.gate.waiting == 1)
+        for minutes in range(1, 4):
+            channel.tick(place.server._application.now_s + 60.0 * minutes)
+        await place.service.put_block("q", BLOCK)
+        assert (await ends.answer()).id == 1
+
+
+async def test_reads_of_a_client_that_does_not_take_its_answers_wait(place: Place) -> None:
+    begun = 0
+
+    async def peek(*_: object) -> list[Peeked]:
+        nonlocal begun
+        begun += 1
+        return [Peeked("1", "ready", b"x" * 1_000_000, {}, 0.0, 0)]
+
+    place.service.peek = peek  # type: ignore[method-assign]
+    ends = await Ends.open(place)
+    for id in range(1, 101):
+        ends.call(id, "GET /v1/queues/q/messages")
+    channel = next(iter(place.server._application.connections))
+    await until(lambda: channel._unread)  # type: ignore[attr-defined]
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert begun <= 3 * READS_AT_ONCE
+    seen = {(await ends.answer()).id for _ in range(100)}  # who takes them gets all
+    assert seen == set(range(1, 101))
 
 
 async def test_a_node_that_closes_says_so_and_finishes_what_was_begun(place: Place) -> None:
@@ -285,3 +351,27 @@ async def test_a_server_without_channels_is_asked_by_http() -> None:
             assert (await transport.request("GET", "/x")).status == 200
         await transport.close()
     assert asked == [b"GET /v1/channel", b"GET /x", b"GET /x"]
+
+
+@pytest.mark.parametrize("then", [frame_of(LEAVING), b""])
+async def test_a_node_that_leaves_as_it_takes_a_channel_was_asked_nothing(then: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + then)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        place = NodePlace("127.0.0.1", server.sockets[0].getsockname()[1])
+        transport = Transport(place, channel=True, request_timeout_s=2.0)
+        opened = transport._open
+
+        async def slowly() -> Channel | None:
+            channel = await opened()
+            assert channel is not None
+            await until(lambda: not channel.fit(20.0))  # the end comes before who waits for it goes on
+            return channel
+
+        transport._open = slowly  # type: ignore[method-assign]
+        with pytest.raises(Unreachable):
+            await transport.request("POST", "/v1/queues/q/blocks/put", BLOCK)
+        await transport.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.unit.raw_http import HEAD, PATIENCE_S, SMALL, Place, Wire, open_place, request, until
 
 from capellini.node.condition import Condition
+from capellini.store import forks
 
 
 @pytest.fixture
@@ -110,6 +112,57 @@ async def test_what_is_no_http_gets_a_clear_answer_and_the_connection_ends(place
     assert await wire.ended() == b""
 
 
+async def test_trailers_say_nothing_and_are_bounded(place: Place) -> None:
+    chunked = (
+        b"POST /v1/queues/q/messages/get HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    )
+    wire = await place.wire()
+    wire.send(chunked + b"Content-Type: text/html\r\nHost: evil\r\n\r\n")
+    assert (await wire.read()).json == {"messages": []}
+    wire = await place.wire()
+    wire.send(chunked)
+    for _ in range(8):
+        wire.send(b"X: " + b"y" * 1_000 + b"\r\n")
+        await asyncio.sleep(0)
+    assert (await wire.read()).status == 431
+    assert await wire.ended() == b""
+
+
+async def test_a_chunked_body_may_come_in_many_small_pieces(place: Place) -> None:
+    wire = await place.wire()
+    wire.send(b"POST /v1/queues/q/messages/get HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    for _ in range(700):  # sizes take more than a head may
+        wire.send(b"1\r\n \r\n")
+        await asyncio.sleep(0)
+    wire.send(b"2\r\n{}\r\n0\r\n\r\n")
+    assert (await wire.read()).status == 200
+
+
+@pytest.mark.parametrize(
+    ("version", "header", "status", "says"),
+    [
+        ("1.1", "Transfer-Encoding: gzip, chunked", 501, "chunked"),
+        ("1.0", "Transfer-Encoding: chunked", 400, "Content-Length"),
+        ("1.1", "Content-Encoding: gzip\r\nContent-Length: 2", 415, "without Content-Encoding"),
+    ],
+)
+async def test_a_body_in_another_coding_is_refused(
+    place: Place, version: str, header: str, status: int, says: str
+) -> None:
+    wire = await place.wire()
+    wire.send(f"POST /v1/queues/q/messages HTTP/{version}\r\nHost: localhost\r\n{header}\r\n\r\n{{}}".encode())
+    answer = await wire.read()
+    assert answer.status == status
+    assert says in answer.json["says"]
+    assert not place.service.held["q"].ready
+
+
+async def test_http_1_0_is_not_told_to_continue(place: Place) -> None:
+    wire = await place.wire()
+    wire.send(b"POST /v1/queues/q/messages/get HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}")
+    assert (await wire.read()).status == 200
+
+
 async def test_requests_before_a_bad_one_are_still_answered(place: Place) -> None:
     wire = await place.wire()
     wire.send(request("GET", "/health") + b"\x00\x00\x00\r\n\r\n")
@@ -167,7 +220,8 @@ async def test_too_many_connections_are_refused() -> None:
         first = await place.wire()
         assert (await first.ask("GET", "/health")).status == 200
         second = await place.wire()
-        assert (await second.read()).status == 429
+        refused = await second.read()
+        assert (refused.status, refused.headers["retry-after"]) == (429, "1")
         assert (await first.ask("GET", "/health")).status == 200
 
 
@@ -186,13 +240,35 @@ async def test_a_client_that_does_not_close_after_a_refusal_is_cut_off() -> None
         await until(lambda: not place.server._application.connections)
 
 
-async def test_a_unix_socket_is_served_and_a_dead_one_replaced(place: Place, tmp_path: Path) -> None:
+async def test_a_unix_socket_is_served_and_a_dead_one_replaced(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "s"
+    monkeypatch.delattr(os, "umask")  # it is the whole process's, and other threads make files
     await place.server.listen_unix(path)
     assert path.stat().st_mode & 0o077 == 0
     wire = Wire(*await asyncio.open_unix_connection(str(path)))
     place.wires.append(wire)
     assert (await wire.ask("GET", "/health")).status == 200
+
+
+async def test_a_forked_child_keeps_no_connection_open(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever asked an owner that ends would wait for its children to end, too."""
+    path = tmp_path / "s"
+    monkeypatch.setattr(forks, "_kept", set())
+    monkeypatch.setattr(forks, "_asked", set())
+    await place.server.listen_unix(path)
+    wire = Wire(*await asyncio.open_unix_connection(str(path)))
+    place.wires.append(wire)
+    assert (await wire.ask("GET", "/health")).status == 200
+    (listening,), (connected,) = forks._kept, place.server._connected()
+    monkeypatch.setattr(forks, "_kept", set())
+    forks._in_child()  # as it would be there
+    assert os.readlink(f"/proc/self/fd/{connected}") == os.devnull
+    assert os.readlink(f"/proc/self/fd/{listening}") != os.devnull
+    assert await wire.ended() == b""
 
 
 # ---- other sites
@@ -291,6 +367,16 @@ async def test_the_end_finishes_what_was_begun_and_wakes_long_polls() -> None:
         await closing
         with pytest.raises(OSError):
             await asyncio.open_connection("127.0.0.1", place.port)
+
+
+async def test_the_end_wakes_long_polls_behind_another_one_too() -> None:
+    async with open_place(SMALL) as place:
+        wire = await place.wire()
+        wire.send(request("POST", "/v1/queues/q/messages/get", {"wait_s": 60}) * 3)
+        await until(lambda: place.server.gate.waiting == 3)
+        async with asyncio.timeout(PATIENCE_S):
+            await place.server.close(60.0)
+        assert [(await wire.read()).json for _ in range(3)] == [{"messages": []}] * 3
 
 
 async def test_the_end_cuts_off_what_takes_too_long() -> None:

@@ -77,3 +77,12 @@ def test_the_memory_of_paths_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(100):
         assert router.find(b"GET", b"/a/%d" % number).params == {"x": str(number)}
     assert len(router._seen) <= 10
+
+
+def test_long_paths_are_not_remembered() -> None:
+    router = Router(ROUTES, {})
+    for number in range(3):
+        path = b"/v1/queues/q/debug/messages/%d" % number
+        assert router.find(b"GET", path).route is not None
+        assert router.find(b"GET", path + b"0" * routing.SEEN_BYTES).route is not None
+    assert len(router._seen) == 3

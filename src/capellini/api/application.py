@@ -21,9 +21,9 @@ from capellini.api.exchange import Request, Response
 from capellini.api.holding import Held
 from capellini.api.limits import Limits
 from capellini.api.problems import problem, response_of
-from capellini.api.router import Kind, Router
+from capellini.api.router import Kind, Route, Router
 from capellini.api.routes import ROUTES
-from capellini.api.wire import UnsupportedMedia, is_raw, packed
+from capellini.api.wire import Form, Nothing, UnsupportedMedia, is_raw, packed
 from capellini.counters.shards import check_name as check_counter
 from capellini.model.errors import CapelliniError
 from capellini.model.log import check_group, check_place
@@ -33,6 +33,7 @@ log = logging.getLogger("capellini.api")
 
 ANY_HOST: Final = "*"
 _HOSTS_KEPT: Final = 256
+_NOTHING: Final = Form(Nothing)
 
 
 class Application:
@@ -83,6 +84,9 @@ class Application:
         if route is None:
             return self._no_route(request, found.allow)
         request.route, request.params = route, found.params
+        refusal = _unread(request, route, length)
+        if refusal is not None:
+            return refusal
         too_much = self.context.gate.admit(route.kind, length or 0)
         if too_much is not None:
             return response_of(too_much, packed=packed(request))
@@ -101,11 +105,19 @@ class Application:
         request.cost += size
         return None
 
+    def hold(self, more: int) -> CapelliniError | None:
+        if more > 0:
+            return self.context.gate.grow(Kind.FINISH, more)  # they may be acks
+        self.context.gate.bytes += more
+        return None
+
     async def answer(self, request: Request) -> Response:
         assert request.route is not None
         if request.route.kind is Kind.PUT:
             PRODUCER.set(request.producer)
         try:
+            if request.body and request.route.takes is None and request.route.kind is Kind.CHANGE:
+                _NOTHING.read(request)
             return await request.route.handler(self.context, request)
         except CapelliniError as error:
             return response_of(error, packed=packed(request))
@@ -176,3 +188,16 @@ class Application:
         except ValueError:
             return False
         return True
+
+
+def _unread(request: Request, route: Route, length: int | None) -> Response | None:
+    """What nobody would read is refused: dropped in silence, it would seem to have worked."""
+    if request.query and route.query is None and route.kind is not Kind.SYSTEM:  # scrapers and probes add their own
+        name = request.query.partition(b"=")[0][:60].decode("latin-1")
+        says = f"{route.label} takes no query, not {name!r}: what it takes is in its body, if anything"
+        return problem(400, "invalid", says, packed=packed(request))
+    coding = request.headers.get(b"content-encoding")
+    if coding and length != 0 and coding.lower() != b"identity":
+        says = f"a body is taken as it is, not {coding[:60].decode('latin-1')!r}: send it without Content-Encoding"
+        return problem(415, "media_type", says, packed=packed(request))
+    return None

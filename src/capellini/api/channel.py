@@ -9,7 +9,9 @@ Each call goes the way that an HTTP request goes from its router on: the same ga
 What can go wrong, and what then happens
 - A frame that is too long, or no call, or an id that is in use: told (id 0), and the channel ends after what was
   begun. A call that is wrong gets its own error, and the channel lives on.
+- A frame that does not become whole in time, or whose pieces fill the memory: the same.
 - Too many calls under way, or a client that does not read: nothing more is read until some are answered.
+- Many reads at a time, whose answers are large, or a client that does not take them: reads have to wait their turn.
 - The client goes away, or gives a call up: waits end. Anything else is finished, since half-done work helps nobody.
 - The node leaves: it says so, answers what comes nevertheless, and closes when the client has, or after a moment.
 """
@@ -24,16 +26,18 @@ from typing import Any, Final
 
 from capellini.api.exchange import MSGPACK, Request, Response
 from capellini.api.holding import Application
-from capellini.api.problems import problem
+from capellini.api.problems import problem, status_of
 from capellini.api.router import Kind
 from capellini.model.eager import Going, begun
-from capellini.model.errors import Invalid, TooLarge
+from capellini.model.errors import CapelliniError, Invalid
 from capellini.model.frames import GIVE_UP, LEAVING, LEAVING_ID, Answer, Call, Splitter, call_of, frame_of
 
 log = logging.getLogger("capellini.api")
 
 CALLS_MOST: Final = 4_096  # under way on one channel: long polls of a large client; then it is not read
 AROUND_BYTES: Final = 4_096  # of a frame besides its body
+READS_AT_ONCE: Final = 16  # of one channel; a short call may have an answer of 16 MiB, and the client need not read it
+CALL_CHARS: Final = 4_096  # method and target
 CALLS_KEPT: Final = 1_024  # that came lately: clients call the same few again and again
 _HEADERS: Final = {b"content-type": MSGPACK, b"accept": MSGPACK}
 _RETRY_AFTER: Final = b"retry-after"
@@ -59,9 +63,13 @@ class Channel(asyncio.Protocol):
         self._deaf = False  # nothing more is read from it
         self._leaving_until_s: float | None = None
         self._unread = False  # the client reads too slowly
+        self._turns = asyncio.Semaphore(READS_AT_ONCE)
+        self._room = asyncio.Event()  # not unread, or over
+        self._room.set()
         self._reading_paused = False
         self._stuck_since_s: float | None = None
-        self._since_s = application.now_s  # of the last frame
+        self._held = 0  # bytes of a frame that is not whole, as the gate knows them
+        self._since_s = application.now_s  # of the frame that is not whole, else of being idle
         self.ended: asyncio.Future[None] = loop.create_future()
 
     # ---- asyncio calls
@@ -69,16 +77,29 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        self._since_s = self._app.now_s
         try:
-            for frame in self._splitter.feed(data):
+            frames = self._splitter.feed(data)
+            if frames or not self._held:
+                self._since_s = self._app.now_s
+                self._hold(0)  # what was held is in these frames
+            for frame in frames:
                 self._begin(call_of(frame))
-        except (Invalid, TooLarge) as error:
+            self._hold(self._splitter.have)
+        except CapelliniError as error:
             self._give_up(error)
         self._pace()
 
+    def _hold(self, now: int) -> None:
+        """What is here of a frame counts like the body of a request, before it is one."""
+        refusal = self._app.hold(now - self._held)
+        if refusal is not None:
+            raise refusal
+        self._held = now
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._deaf = True
+        self._hold(0)
+        self._room.set()
         self._app.closed(self)
         for id in tuple(self._waits):
             self._tasks[id].cancel()
@@ -95,11 +116,13 @@ class Channel(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._stuck_since_s = self._app.now_s
         self._unread = True
+        self._room.clear()
         self._pace()
 
     def resume_writing(self) -> None:
         self._stuck_since_s = None
         self._unread = False
+        self._room.set()
         self._pace()
 
     def _pace(self) -> None:
@@ -122,6 +145,8 @@ class Channel(asyncio.Protocol):
             return
         if id <= LEAVING_ID or id in self._tasks:
             raise Invalid(f"{id} is no id for a new call: it is in use, or not above 0")
+        if len(call.call) > CALL_CHARS:
+            raise Invalid(f"method and target of a call have at most {CALL_CHARS} characters, not {len(call.call)}")
         request = Request()
         request.method, request.path, request.query = _parts(call.call)
         request.headers = _HEADERS
@@ -141,11 +166,22 @@ class Channel(asyncio.Protocol):
                 self._answer(id, request, found)
                 return
             task = self._loop.create_task(found, context=context)
+        elif request.route.kind in (Kind.READ, Kind.SYSTEM):
+            task = self._loop.create_task(self._in_turn(request))
         else:
             task = self._loop.create_task(self._app.answer(request))
         self._tasks[id] = task
         # As a callback, since a task that is cancelled before its first step runs nothing of its own.
         task.add_done_callback(partial(self._done, id, request))
+
+    async def _in_turn(self, request: Request) -> Response:
+        async with self._turns:
+            await self._room.wait()
+            if self._transport.is_closing():
+                raise asyncio.CancelledError  # nobody reads it
+            answer = await self._app.answer(request)
+            await asyncio.sleep(0)  # also one that waits for nothing keeps its turn until others could be written
+            return answer
 
     def _done(self, id: int, request: Request, task: asyncio.Task[Response]) -> None:
         del self._tasks[id]
@@ -167,12 +203,15 @@ class Channel(asyncio.Protocol):
         media = "" if response.content_type == MSGPACK else response.content_type.decode()
         self._transport.write(frame_of(Answer(id, response.status, response.body, retry_after_s, media)))
 
-    def _give_up(self, error: Invalid | TooLarge) -> None:
+    def _give_up(self, error: CapelliniError) -> None:
         """What comes next cannot be told apart from noise."""
         log.debug("a channel ends: %s", error.says)
-        refusal = problem(400, error.name, error.says, packed=True)
+        status = 400 if isinstance(error, Invalid) else status_of(error)
+        refusal = problem(status, error.name, error.says, packed=True)
         self._transport.write(frame_of(Answer(LEAVING_ID, refusal.status, refusal.body)))
         self._deaf = True
+        self._splitter.forget()
+        self._hold(0)
         if not self._tasks:
             self._end()
 
@@ -192,9 +231,12 @@ class Channel(asyncio.Protocol):
         elif self._stuck_since_s is not None and now_s - self._stuck_since_s > limits.write_timeout_s:
             log.debug("a client did not read its answers for %g s", limits.write_timeout_s)
             self._transport.abort()
+        elif self._reading_paused:  # what is missing of a frame cannot come
+            self._since_s = now_s
         elif self._splitter.partial:
-            if now_s - self._since_s > limits.request_timeout_s:
-                self._give_up(Invalid(f"a frame was not complete, and nothing came for {limits.request_timeout_s:g} s"))
+            allowed_s = limits.request_timeout_s + self._held / limits.least_bytes_per_s
+            if now_s - self._since_s > allowed_s:
+                self._give_up(Invalid(f"a frame was not complete after {allowed_s:.3g} s"))
         elif not self._tasks and now_s - self._since_s > limits.idle_timeout_s:
             self.close_soon()
 

@@ -53,6 +53,9 @@ class Context:
         """Long polls answer at once, and streams leave."""
         self.signal("this node is draining")
         for task in self.waiting:
-            if task not in self.woken:
-                self.woken.add(task)
-                task.cancel()
+            self.end_wait(task)
+
+    def end_wait(self, task: asyncio.Task[object]) -> None:
+        if task not in self.woken:
+            self.woken.add(task)
+            task.cancel()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from capellini.api.exchange import Request, Response
 from capellini.api.limits import Limits
+from capellini.model.errors import CapelliniError
 
 
 class Application(Protocol):
@@ -27,6 +28,9 @@ class Application(Protocol):
     def grow(self, request: Request, size: int) -> Response | None:
         """So many more bytes of a body of unknown length."""
 
+    def hold(self, more: int) -> CapelliniError | None:
+        """So many more bytes (fewer, if below zero) are here of what is no request yet. An error: they may not be."""
+
     def answer(self, request: Request) -> Coroutine[Any, Any, Response]:
         """Never raises but CancelledError."""
 
@@ -41,6 +45,8 @@ class Application(Protocol):
 
 class Held(Protocol):
     """A connection, as the server that holds it sees it."""
+
+    _transport: Any  # asyncio.Transport
 
     @property
     def ended(self) -> asyncio.Future[None] | None:

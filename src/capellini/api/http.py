@@ -8,7 +8,8 @@ One task lives as long as its connection and answers its requests one after the 
 their order and no task is made per request. A handler that never waits runs straight through.
 
 What can go wrong, and what then happens
-- The head is too large (431), malformed (400), the body too large (413, while it arrives): answered, then the
+- The head is too large (431), malformed (400), the body too large (413, while it arrives), or what is around its
+  chunks (431; trailers are read, bounded like a head, and say nothing to anybody): answered, then the
   connection is closed. Closing at once would let unread bytes reset the connection before the answer is read: so it
   lingers, deaf, for a moment.
 - A request that dribbles in (slow loris) gets 408; a client that does not read its answers is cut off. One ticker of
@@ -23,29 +24,24 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from http import HTTPStatus
 from typing import Any, Final
 
 import httptools
 
 from capellini.api.channel import Channel
 from capellini.api.exchange import Request, Response
+from capellini.api.heads import CONTINUE, SWITCHING, head_of, path_of, size_of, switched, wants_channel
 from capellini.api.holding import Application
-from capellini.api.problems import problem
+from capellini.api.problems import problem, response_of
 from capellini.api.router import Kind
 from capellini.api.websocket import wants_websocket
-from capellini.model.errors import CapelliniError
-from capellini.model.frames import PATH, UPGRADE
+from capellini.model.errors import CapelliniError, Overloaded
 
 log = logging.getLogger("capellini.api")
 
 PIPELINED_MOST: Final = 32  # requests read ahead on one connection; then it is not read until some are answered
 SWALLOW_MOST: Final = 65_536  # a refused body up to this is read and dropped, so that the connection lives on
 JOIN_MOST: Final = 65_536  # a head and a body up to this are joined into one piece
-CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % UPGRADE.encode()
-_STATUS: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
-_NO_BODY: Final = frozenset((204, 304))
 
 
 class Connection(asyncio.Protocol):
@@ -74,6 +70,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0  # of earlier pieces than the one being parsed
         self._fed = 0  # bytes of the piece being parsed
         self._body_bytes = 0
+        self._around_bytes = 0  # since the last byte of a chunked body: sizes, extensions, trailers
         self._chunked = False
         self._since_s = application.now_s  # of the request being read, else of being idle
         # the connection
@@ -91,7 +88,9 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
         if not self._app.opened(self):
-            self._fail(429, "overloaded", "this node has as many connections as it may: try again later")
+            refused = Request()
+            refused.refusal = response_of(Overloaded("this node has as many connections as it may: try again later"))
+            self._refuse(refused)
         self._task = self._loop.create_task(self._serve())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -129,6 +128,7 @@ class Connection(asyncio.Protocol):
         if self._deaf:
             return  # refused before: what comes is dropped
         self._fed = len(data)
+        in_body, had = None if self._in_head else self._reading, self._body_bytes
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -148,6 +148,10 @@ class Connection(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > self._limits.max_head:
                 self._fail(431, "too_large", f"request line and headers take at most {self._limits.max_head} bytes")
+        elif in_body is not None and in_body is self._reading and self._body_bytes == had:
+            self._around_bytes += len(data)
+            if self._around_bytes > self._limits.max_head:
+                self._fail(431, "too_large", f"trailers and the like take at most {self._limits.max_head} bytes")
         if len(self._queue) >= PIPELINED_MOST and not self._reading_paused and not self._lost:
             self._reading_paused = True
             self._transport.pause_reading()
@@ -162,7 +166,7 @@ class Connection(asyncio.Protocol):
         self._in_head = True
         self._target.clear()
         self._pieces = []
-        self._head_bytes = self._body_bytes = 0
+        self._head_bytes = self._body_bytes = self._around_bytes = 0
         self._since_s = self._app.now_s
 
     def on_url(self, piece: bytes) -> None:
@@ -170,7 +174,7 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         request = self._reading
-        if request is None:
+        if request is None or not self._in_head:  # a trailer: what was admitted by its head is not another one now
             return
         name = name.lower()
         if name in request.headers:
@@ -187,7 +191,7 @@ class Connection(asyncio.Protocol):
         self._in_head = False
         parser, headers = self._parser, request.headers
         target = self._target[0] if len(self._target) == 1 else b"".join(self._target)
-        if self._head_bytes + self._fed > self._limits.max_head and _size(target, headers) > self._limits.max_head:
+        if self._head_bytes + self._fed > self._limits.max_head and size_of(target, headers) > self._limits.max_head:
             self._fail(431, "too_large", f"request line and headers take at most {self._limits.max_head} bytes")
             return
         version = parser.get_http_version()
@@ -195,12 +199,18 @@ class Connection(asyncio.Protocol):
         request.close = not parser.should_keep_alive() or parser.should_upgrade()
         request.keep_alive_header = not request.close and version == "1.0"
         path, _, request.query = target.partition(b"?")
-        request.path = path if path.startswith(b"/") else _path_of(path)
+        request.path = path if path.startswith(b"/") else path_of(path)
         if version not in ("1.1", "1.0"):
             self._fail(505, "invalid", f"HTTP/{version} is not spoken here: use HTTP/1.1")
         elif version == "1.1" and b"host" not in headers:
             self._fail(400, "invalid", "an HTTP/1.1 request needs a Host header")
+        elif version == "1.0" and b"transfer-encoding" in headers:
+            self._fail(400, "invalid", "HTTP/1.0 knows no Transfer-Encoding: send Content-Length, or use HTTP/1.1")
+        elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+            self._fail(501, "invalid", "the one transfer coding that is read here is chunked: send the body as it is")
         else:
+            if version == "1.0":
+                headers.pop(b"expect", None)  # it could not understand the answer
             self._admit(request)
 
     def _admit(self, request: Request) -> None:
@@ -249,6 +259,7 @@ class Connection(asyncio.Protocol):
         if request is None or self._deaf:
             return
         self._body_bytes += len(piece)
+        self._around_bytes = 0
         if request.refusal is not None:
             return
         if self._chunked:
@@ -273,7 +284,7 @@ class Connection(asyncio.Protocol):
         if request.close:
             self._deaf = True
         alone = request.refusal is None and self._current is None and not self._queue
-        if alone and self._parser.should_upgrade() and _wants_channel(request):
+        if alone and self._parser.should_upgrade() and wants_channel(request):
             self._channel = request
             return
         self._switching = self._parser.should_upgrade() and wants_websocket(request)
@@ -298,9 +309,7 @@ class Connection(asyncio.Protocol):
         assert request.upgraded is not None
         self._lost = True  # for this one
         self._app.closed(self)
-        self._transport.write(
-            b"".join((_STATUS[101], *(b"%b: %b\r\n" % header for header in response.headers), b"\r\n"))
-        )
+        self._transport.write(switched(response))
         stream = request.upgraded(self._app, self._transport)
         self._app.opened(stream)
         self._transport.set_protocol(stream)
@@ -407,25 +416,13 @@ class Connection(asyncio.Protocol):
             self._since_s = self._app.now_s
 
     def _write(self, request: Request, response: Response) -> None:
-        body = response.body
-        lines = [_STATUS[response.status], self._app.common_head]
-        if response.status not in _NO_BODY:
-            lines.append(b"content-type: %b\r\ncontent-length: %d\r\n" % (response.content_type, len(body)))
-        for header in response.headers:
-            lines.append(b"%b: %b\r\n" % header)
-        if request.close or (self._closing and not self._queue and self._reading is None):
-            request.close = True
-            lines.append(b"connection: close\r\n")
-        elif request.keep_alive_header:
-            lines.append(b"connection: keep-alive\r\n")
-        lines.append(b"\r\n")
-        if request.method == b"HEAD":
-            body = b""
+        request.close = request.close or (self._closing and not self._queue and self._reading is None)
+        head = head_of(request, response, self._app.common_head)
+        body = b"" if request.method == b"HEAD" else response.body
         if len(body) <= JOIN_MOST:
-            lines.append(body)
-            self._transport.write(b"".join(lines))
+            self._transport.write(head + body)
         else:
-            self._transport.writelines((b"".join(lines), body))
+            self._transport.writelines((head, body))
 
     def _linger(self) -> None:
         """Say that no more is coming, and wait a moment for the client to close."""
@@ -475,23 +472,6 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
         if self._task is not None:
             self._task.cancel()
-
-
-def _wants_channel(request: Request) -> bool:
-    return request.path == PATH.encode() and request.header(b"upgrade").lower() == UPGRADE.encode()
-
-
-def _size(target: bytes, headers: dict[bytes, bytes]) -> int:
-    return len(target) + sum(map(len, headers)) + sum(map(len, headers.values()))
-
-
-def _path_of(target: bytes) -> bytes:
-    """The path of a target in absolute form (as proxies send it); anything else stays as it is and finds no route."""
-    scheme, separator, rest = target.partition(b"://")
-    if separator and scheme.lower() in (b"http", b"https"):
-        _, slash, path = rest.partition(b"/")
-        return slash + path or b"/"
-    return target
 
 
 def connection_factory(application: Application, loop: asyncio.AbstractEventLoop) -> Callable[[], Connection]:

@@ -38,6 +38,7 @@ from capellini.api.wire import (
     Take,
     UnsupportedMedia,
     answer,
+    check_batch,
     is_raw,
     items_of,
     json_delivery,
@@ -101,6 +102,7 @@ async def put(context: Context, request: Request) -> Response:
         if isinstance(results[0], Problem):
             raise results[0].raised()  # there is one message only: its error is the call's
     else:
+        check_batch(request)
         results = await each_good(_read_puts(request), lambda good: context.service.put(request.name, good))
     context.metrics.count("put", results)
     return answer(request, {"results": results})
@@ -159,6 +161,8 @@ async def woken(context: Context, call: Awaitable[list[T]]) -> list[T]:
     task = asyncio.current_task()
     assert task is not None
     context.waiting.add(task)
+    if context.gate.condition.draining:  # let in before, behind another on its connection
+        context.end_wait(task)
     try:
         return await call
     except asyncio.CancelledError:

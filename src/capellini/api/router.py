@@ -18,6 +18,7 @@ import msgspec
 from capellini.api.exchange import Request, Response
 
 SEEN_MOST: Final = 4_096  # paths remembered; beyond it the memory starts over
+SEEN_BYTES: Final = 512  # of a path: a longer one names nothing that is asked for often, and many would fill the memory
 
 
 class Kind(enum.Enum):
@@ -104,7 +105,7 @@ class Router:
         found = self._seen.get((method, path))
         if found is None:
             found = self._walk(method.decode("ascii", "replace"), path.decode("latin-1"))
-            if found.route is not None:
+            if found.route is not None and len(path) <= SEEN_BYTES:
                 if len(self._seen) >= SEEN_MOST:
                     self._seen.clear()
                 self._seen[method, path] = found

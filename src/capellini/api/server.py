@@ -126,23 +126,28 @@ class Server:
     async def listen_unix(self, path: Path) -> None:
         """A socket that only this user may use. One that a dead process left is replaced."""
         loop = asyncio.get_running_loop()
-        self._start_ticking(loop)
         await asyncio.to_thread(_remove_dead_socket, path)
-        before = os.umask(0o177)
+        found = _bound_unix(path)
         try:
-            listener = await loop.create_unix_server(
-                connection_factory(self._application, loop), str(path), backlog=BACKLOG
-            )
-        except OSError as error:
-            raise _cannot_listen(str(path), error) from None
-        finally:
-            os.umask(before)
+            factory = connection_factory(self._application, loop)
+            listener = await loop.create_unix_server(factory, sock=found, backlog=BACKLOG)
+        except BaseException:
+            found.close()
+            raise
+        self._start_ticking(loop)
         self._listeners.append(listener)
         self._files += [each.fileno() for each in listener.sockets]
         for file in self._files:
             forks.close_in_children(file)
+        forks.ask_in_children(self._connected)
         self._sockets.append(path)
         self.addresses.append(f"unix:{path}")
+
+    def _connected(self) -> list[int]:
+        """The files of connections."""
+        transports = [each._transport for each in self._application.connections]
+        sockets = [each.get_extra_info("socket") for each in transports if not each.is_closing()]
+        return [each.fileno() for each in sockets if each is not None]
 
     def _start_ticking(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._ticker is None:
@@ -167,6 +172,7 @@ class Server:
         """Returns when all connections are closed."""
         for file in self._files:
             forks.forget(file)
+        forks.forget_asking(self._connected)
         for listener in self._listeners:
             listener.close()
         self.see(msgspec.structs.replace(self.gate.condition, draining=True))
@@ -231,6 +237,20 @@ def _cannot_listen(where: str, error: OSError) -> CannotOpen:
     if error.errno == errno.EADDRINUSE or "in use" in str(error):
         return InUse(f"cannot listen on {where}: something else does already; choose another with --listen")
     return CannotOpen(f"cannot listen on {where}: {error.strerror or error}")
+
+
+def _bound_unix(path: Path) -> socket.socket:
+    """For this user alone before anybody can connect: that begins when it listens. (Not by a umask: that is the whole
+    process's, and other threads make files meanwhile.) Raises CannotOpen."""
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        found.bind(str(path))
+        os.chmod(path, 0o600)
+    except OSError as error:
+        found.close()
+        raise _cannot_listen(str(path), error) from None
+    found.setblocking(False)
+    return found
 
 
 def _remove_dead_socket(path: Path) -> None:

@@ -100,6 +100,10 @@ class RawPut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     due: DueTime | None = None
 
 
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a call that takes nothing."""
+
+
 class Get(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count: Count = 1
     wait_s: Wait = 0.0
@@ -328,6 +332,16 @@ def raw_message(request: Request) -> NewMessage:
         except msgspec.ValidationError as error:
             raise Invalid(f"a Capellini header is not as it should be: {error}") from None
     return NewMessage(request.body, attributes, query.delay_s, query.key, query.due)
+
+
+def check_batch(request: Request) -> None:
+    """Raises Invalid for what is said of a bare body and would be dropped here: in a batch each message says it."""
+    for name in request.headers:
+        if name.startswith(b"capellini-") and name != _PRODUCER:
+            raise Invalid(f"{_header_text(name)} is for a bare body: in a batch it is a field of each message")
+    if request.query:
+        name = request.query.partition(b"=")[0][:60]
+        raise Invalid(f"{_header_text(name)} in the query is for a bare body: in a batch it is a field of each message")
 
 
 def _header_text(value: bytes) -> str:

@@ -61,8 +61,18 @@ class Splitter:
         self._need = 0  # before it is worth a look
 
     @property
+    def have(self) -> int:
+        """Bytes of a frame that is not whole."""
+        return self._have
+
+    @property
     def partial(self) -> bool:
         return self._have > 0
+
+    def forget(self) -> None:
+        """What is missing will not come."""
+        self._pieces = []
+        self._have = self._need = 0
 
     def feed(self, data: bytes) -> list[memoryview]:
         """The frames that are whole now, without their lengths. Raises TooLarge."""
@@ -99,7 +109,7 @@ def call_of(frame: memoryview) -> Call:
     """Raises Invalid."""
     try:
         return _CALLS.decode(frame)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"this is no call: {error}") from None
 
 
@@ -107,5 +117,5 @@ def answer_of(frame: memoryview) -> Answer:
     """Raises Invalid."""
     try:
         return _ANSWERS.decode(frame)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"this is no answer: {error}") from None
