@@ -29,7 +29,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return f"rocks:{tmp_path / 'data'}"
         case _:
             hosts, keyspace = (request.getfixturevalue(name) for name in ("cassandra_address", "shared_keyspace"))
-            return f"cassandra://{hosts}/{keyspace}?replication={len(hosts.split(','))}"
+            return f"cassandra://{hosts}/{keyspace}?replication={len(hosts.split(','))}&timeout_s=20"
 
 
 def test_queues_are_made_changed_paused_and_removed(address: str, queue: str) -> None:

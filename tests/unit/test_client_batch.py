@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import capellini
+from capellini.client.aio import AsyncClient
 from capellini.client.batch import LONELY, Batcher
+from capellini.model.errors import Invalid
 
 
 class Sink:
@@ -200,3 +206,45 @@ async def test_closing_waits_for_one_alone() -> None:
     sink.gate.set()
     await closing
     assert await first == [2]
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[AsyncClient[bytes]]:
+    async with capellini.connect_async(f"rocks:{tmp_path}") as client:
+        await client.create_queue("jobs")
+        yield client
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"receipt", "\ud800"])
+async def test_a_wrong_ack_spoils_no_other_in_its_batch(client: AsyncClient[bytes], wrong: Any) -> None:
+    await client.put("jobs", b"x")
+    (message,) = await client.get("jobs", wait_s=5)
+    good, bad = await asyncio.gather(
+        client.ack("jobs", message.receipt), client.ack("jobs", wrong), return_exceptions=True
+    )
+    assert good is None and isinstance(bad, Invalid)
+    for call in (client.nack("jobs", wrong), client.extend("jobs", wrong, 30)):
+        with pytest.raises(Invalid, match="receipt"):
+            await call
+
+
+async def test_a_message_of_a_stream_that_is_acked_elsewhere_spoils_no_other(client: AsyncClient[bytes]) -> None:
+    await client.create_queue("feed", "log")
+    await client.put_many("feed", [b"a", b"b"])
+    (first,) = await client.get("feed", wait_s=5)
+    async with client.stream("feed") as consumer:
+        (second,) = await consumer.batch()
+        good, bad = await asyncio.gather(client.ack("feed", first), client.ack("feed", second), return_exceptions=True)
+        assert good is None and isinstance(bad, Invalid) and "stream" in bad.says
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"key": 5}, {"key": b"k"}, {"key": "\ud800"}, {"key": "k", "delay_s": "x"}, {"key": "k", "due": "x"}]
+)
+async def test_a_put_with_a_wrong_setting_spoils_no_other_in_its_batch(
+    client: AsyncClient[bytes], wrong: dict[str, Any]
+) -> None:
+    good, bad = await asyncio.gather(
+        client.put("jobs", b"good", key="good"), client.put("jobs", b"bad", **wrong), return_exceptions=True
+    )
+    assert isinstance(good, str) and isinstance(bad, Invalid)

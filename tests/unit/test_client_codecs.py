@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capellini.client.codecs import Codec, codec_of, raw_body
+from capellini.client.codecs import Codec, codec_of, raw_bodies, raw_body
 from capellini.client.messages import AsyncMessage, Origin, unpacker
 from capellini.model.errors import Invalid
 from capellini.model.receipts import parse_receipt
@@ -53,6 +54,15 @@ def test_bytes_go_as_they_are(raw: bytes) -> None:
     assert raw_body(None, raw) == raw_body(None, bytearray(raw)) == raw_body(None, memoryview(raw)) == raw
 
 
+@dataclass
+class Measure:
+    value: float
+
+
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+
+
 @pytest.mark.parametrize(
     ("codec", "body", "says"),
     [
@@ -60,6 +70,8 @@ def test_bytes_go_as_they_are(raw: bytes) -> None:
         ("str", b"bytes", "the body is text, not bytes"),
         ("json", object(), "cannot be written as JSON"),
         ("json", {"a": [1.0, float("nan")]}, "nan or an infinity"),
+        ("json", Measure(float("inf")), "nan or an infinity"),
+        ("json", CYCLE, "cannot be written as JSON"),
         ("str", "\ud800", "cannot be written as UTF-8"),
     ],
 )
@@ -107,3 +119,17 @@ def test_a_decoded_body_is_the_same_object_each_time() -> None:
 def test_an_entry_with_too_many_parts_cannot_forge_its_origin() -> None:
     (message,) = unpacker(AsyncMessage)(origin([[b"a", None, 0, "origin", 99, "body"]], "str"))
     assert (message.id, message.body) == ("1000", "a")
+
+
+@pytest.mark.parametrize("raw", [b'"\xff"', b"[" * 100_000, b"{"])
+def test_what_is_no_json_is_said_to_be_none(raw: bytes) -> None:
+    codec = codec_of("json")
+    assert codec is not None
+    with pytest.raises(Invalid, match="not JSON"):
+        codec.decode(raw)
+
+
+@pytest.mark.parametrize(("codec", "body"), [("str", "text"), ("bytes", b"raw"), ("json", "text")])
+def test_one_body_is_not_taken_for_a_list_of_many(codec: str, body: Any) -> None:
+    with pytest.raises(Invalid, match="list of bodies"):
+        raw_bodies(codec_of(codec), body)

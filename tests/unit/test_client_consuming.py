@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import random
+from contextlib import aclosing
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.memory_service import MemoryService
 
-from capellini.client.consuming import NACK_MOST_S, nack_delay_s, steady
+from capellini.client.aio import AsyncClient
+from capellini.client.consuming import NACK_MOST_S, Consumer, Plan, nack_delay_s, steady
 from capellini.client.lanes import ranges_of
+from capellini.client.messages import AsyncMessage
+from capellini.client.patient import Patience, PatientService
+from capellini.model.clock import RealClock
 from capellini.model.errors import CapelliniError, NotFound, Paused, Unavailable, Unknown
+from capellini.model.service import Done
 
 
 class Clock:
@@ -82,3 +92,98 @@ def test_acks_are_merged_into_ranges(indexes: list[int]) -> None:
 def test_a_whole_parcel_is_one_range() -> None:
     assert ranges_of(list(range(1_000))) == [(0, 1_000)]
     assert ranges_of([7]) == [(7, 1)]
+
+
+async def test_a_client_that_is_closed_is_waited_for_by_nobody() -> None:
+    service = MemoryService()
+    patient = PatientService(service, Patience(), RealClock(), random.Random(1))
+    client = AsyncClient[bytes](patient)
+    await client.create_queue("jobs")
+    await client.close()
+    service.fails = Unavailable("this client is closed")
+    async with asyncio.timeout(10):
+        with pytest.raises(Unavailable, match="closed"):
+            await client.consume("jobs", asyncio.sleep)
+        with pytest.raises(Unavailable, match="closed"):
+            await anext(client.messages("jobs"))
+
+
+async def test_a_handler_whose_own_work_was_cancelled_has_failed() -> None:
+    service = MemoryService()
+    client = AsyncClient[bytes](PatientService(service, Patience(), RealClock(), random.Random(1)))
+    await client.create_queue("jobs")
+    await client.put("jobs", b"x")
+
+    async def handle(message: object) -> None:
+        raise asyncio.CancelledError
+
+    assert await client.consume("jobs", handle, count=1) == 0
+    (item,) = service.nacked
+    assert item.delay_s is not None and item.delay_s > 0
+
+
+async def test_what_a_loop_over_messages_fetched_and_did_not_hand_out_goes_back() -> None:
+    service = MemoryService()
+    client = AsyncClient[bytes](PatientService(service, Patience(), RealClock(), random.Random(1)))
+    await client.create_queue("jobs")
+    await client.put_many("jobs", [b"x"] * 5)
+    async with aclosing(client.messages("jobs", count=5)) as messages:
+        await (await anext(messages)).ack()
+    await client.close()
+    assert len(service.nacked) == 4
+
+
+@pytest.mark.parametrize("how", ["cancelled", "stopped", "gave up late"])
+async def test_what_is_taken_as_the_loop_ends_goes_back(how: str) -> None:
+    service = MemoryService()
+    client = AsyncClient[bytes](PatientService(service, Patience(), RealClock(), random.Random(1)))
+    await client.create_queue("jobs")
+    await client.put("jobs", b"x")
+    stop, taken, arrives = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def take(count: int, wait_s: float, visibility_s: float) -> list[AsyncMessage[bytes]]:
+        found = await client.get("jobs", count)
+        taken.set()
+        if how == "cancelled":
+            running.cancel()  # as the answer comes
+            return found
+        with contextlib.suppress(*([asyncio.CancelledError] if how == "gave up late" else [])):
+            await arrives.wait()
+        return found
+
+    async def handle(message: object) -> None:
+        raise AssertionError("nobody is to work on it")
+
+    consumer = Consumer(client, take, handle, Plan("jobs"), RealClock(), random.Random(1))
+    running = asyncio.create_task(consumer.run(stop))
+    await taken.wait()
+    stop.set()
+    if how == "stopped":
+        for _ in range(10):
+            await asyncio.sleep(0)  # the loop has heard of it
+        arrives.set()
+    await asyncio.wait([running])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    await client.close()
+    assert len(service.nacked) == 1
+
+
+async def test_a_heartbeat_that_is_slow_does_not_hold_up_the_next() -> None:
+    clock = Clock()
+
+    class Slow:
+        beats: ClassVar[list[float]] = []
+
+        async def extend_many(self, queue: str, messages: list[object], visibility_s: float) -> list[Done]:
+            if len(self.beats) == 3:
+                raise asyncio.CancelledError
+            self.beats.append(clock.time_s)
+            clock.time_s += 9.0  # of 10 until the next is due
+            return [Done()] * len(messages)
+
+    consumer = Consumer(Slow(), None, None, Plan("jobs"), clock, random.Random(1))  # type: ignore[arg-type]
+    consumer._running[asyncio.create_task(asyncio.sleep(0))] = object()  # type: ignore[assignment]
+    with pytest.raises(asyncio.CancelledError):
+        await consumer._beat(30.0)
+    assert Slow.beats == [10.0, 20.0, 30.0]

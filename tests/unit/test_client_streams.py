@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 
 import pytest
@@ -16,7 +16,7 @@ from websockets.frames import CloseCode
 
 import capellini
 from capellini.api.limits import Limits
-from capellini.client import credits, reaching
+from capellini.client import credits, reaching, streaming
 from capellini.client.aio import AsyncClient
 from capellini.client.async_streams import AsyncBatch, AsyncProducer
 from capellini.client.chunking import CHUNK_MESSAGES
@@ -38,7 +38,7 @@ from capellini.model.errors import (
     Unknown,
     WrongKind,
 )
-from capellini.model.log import Appended
+from capellini.model.log import Appended, Settle, Settled
 from capellini.model.service import Done, Problem
 
 DEADLINE_S = 60
@@ -208,6 +208,21 @@ async def test_who_does_not_wait_any_more_harms_nobody(served: Served) -> None:
     assert first.cancelled()
 
 
+async def test_what_is_under_way_when_the_end_is_not_waited_for_may_be_done(served: Served) -> None:
+    served.log.hold = asyncio.Event()
+    producer = served.client.stream_put("events")
+    await producer.__aenter__()
+    sent = await producer.send(b"a")
+    await until(lambda: served.log.end == 1)
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await until(sent.done)
+    assert isinstance(sent.exception(), Unknown) and served.log.bodies() == [b"a"]
+    served.log.hold.set()
+    await asyncio.wait([closing])
+
+
 async def test_a_stream_is_opened_before_it_is_used_and_not_after_it_is_closed(served: Served) -> None:
     producer, consumer = served.client.stream_put("events"), served.client.stream("events", group="readers")
     for _ in range(2):
@@ -319,6 +334,55 @@ async def test_a_settle_whose_answer_was_lost_and_that_is_stale_then_is_unknown(
     served.log.settle_fails = [Unavailable("not now", retry_after_s=0.0)]
     await batch.extend(10)  # surely not done at first: done then
     await batch._holder.close()
+
+
+async def test_acks_of_many_frames_are_known_for_each(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One frame was settled and the next was not: who was acked is not told otherwise."""
+    monkeypatch.setattr(streaming, "FRAME_RANGES", 1)
+    (batch,) = await _batch(served, 4)
+    served.client._service.patience = Patience(total_s=0.0)
+    async with served.client.stream_put("events") as producer:
+        await producer.put(b"more")
+    more = await batch._holder.batch()
+    assert len(batch.origins) == len(more.origins) == 1
+    settle = served.log.settle
+
+    async def once(queue: str, group: str, items: Sequence[Settle]) -> list[Settled]:
+        found = await settle(queue, group, items)
+        served.log.settle_fails = [Unavailable("not now")] * 2
+        return found
+
+    monkeypatch.setattr(served.log, "settle", once)
+    first, second = await batch._holder.ack_many([batch[0], more[0]])
+    assert (first, second) == (Done(), Problem("unavailable", "not now"))
+    await batch._holder.close()
+
+
+async def test_a_consumer_whose_end_is_cut_short_leaves_no_lane_open(served: Served) -> None:
+    (batch,) = await _batch(served, 1)
+    receiving = batch._holder.receiving
+    served.client._service.patience = Patience(total_s=60.0)
+    served.log.settle_fails = [Unavailable("not now", retry_after_s=30.0)] * 9
+    ack = asyncio.create_task(batch.ack())
+    await until(lambda: len(served.log.settle_fails) < 9)
+    closing = asyncio.create_task(batch._holder.close())
+    await until(lambda: receiving._closed)
+    await asyncio.sleep(0.01)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled() and receiving._keeping.done() and receiving._lane.over.done()
+    ack.cancel()
+
+
+async def test_an_ack_after_the_end_of_a_stream_is_refused_at_once(served: Served) -> None:
+    (batch,) = await _batch(served, 1)
+    await batch._holder.close()
+    if served.place is None:
+        await batch.ack()  # in this process there is nothing that ends
+        return
+    with pytest.raises(Unavailable, match="stream is closed"):
+        async with asyncio.timeout(10):
+            await batch.ack()
 
 
 async def test_a_message_of_elsewhere_is_not_acked_by_a_stream(served: Served) -> None:
@@ -596,6 +660,7 @@ def test_the_same_without_asyncio(threaded: tuple[str, MemoryLog]) -> None:
                 break
         assert seen == ["first", *[str(number) for number in range(300)], "one"]
         assert len(consumer.batch(wait_s=0.01)) == 0
+        assert consumer.extend_many([message], 60) == [Done()]
         more = producer.send_many(["two"] * 99)
         for batch in consumer.batches():
             seen += batch.bodies

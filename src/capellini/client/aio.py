@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
 from weakref import WeakSet
 
-from capellini.client.codecs import Codec, raw_body
+from capellini.client.codecs import Codec, raw_bodies, raw_body
 from capellini.client.consuming import POLL_S, Consumer, Plan, steady
 from capellini.client.counting import RelayedCounters
 from capellini.client.gets import Gets
 from capellini.client.groups import Groups, RelayedLog
-from capellini.client.lanes import CHUNKS, Acks, Kinds, Puts, Takes, checked, delay_ms, item_bytes
+from capellini.client.lanes import CHUNKS, Acks, Kinds, Puts, Takes, checked, delay_ms, item_bytes, receipt_of
 from capellini.client.messages import AsyncMessage, Held, Origin, unpacker
 from capellini.client.patient import PatientService
 from capellini.client.scheduling import RelayedTimed
@@ -168,11 +169,7 @@ class AsyncClient(Generic[T]):
             if not all(isinstance(body, NewMessage) for body in bodies):
                 raise Invalid("put either bodies or NewMessage objects in one call, not both")
             return await self._puts.mixed(queue, cast(Sequence[NewMessage], bodies))
-        codec, given, ms = self._codec, checked(attributes), delay_ms(delay_s)
-        if codec is None and set(map(type, bodies)) == {bytes}:
-            raws = cast(Sequence[bytes], bodies)
-        else:
-            raws = [raw_body(codec, body) for body in bodies]
+        raws, given, ms = raw_bodies(self._codec, bodies), checked(attributes), delay_ms(delay_s)
         if due is not None or self._kinds.plain(queue):
             at = self._due(due)
             return await self._puts.mixed(queue, [NewMessage(raw, given or {}, delay_s, None, at) for raw in raws])
@@ -215,9 +212,7 @@ class AsyncClient(Generic[T]):
                 return unpack(origins[0])
             return [message for origin in origins for message in unpack(origin)]
 
-        async def give_back(messages: list[H]) -> None:
-            await self.nack_many(queue, messages, 0.0)
-
+        give_back = partial(self._give_back, queue)
         while True:
             lane = self._kinds.lane(queue)
             try:
@@ -230,13 +225,27 @@ class AsyncClient(Generic[T]):
 
     async def messages(
         self, queue: str, *, count: int = 1, visibility_s: float | None = None
-    ) -> AsyncIterator[AsyncMessage[T]]:
-        """Messages without end, `count` fetched at a time; ack each yourself. Waits for messages, and for the node."""
+    ) -> AsyncGenerator[AsyncMessage[T], None]:
+        """Messages without end, `count` fetched at a time; ack each yourself. Waits for messages, and for the node.
+        Close it (`aclosing`) when done: what was fetched and not handed out then goes back."""
         get = partial(self.get, queue, count, wait_s=POLL_S, visibility_s=visibility_s)
         take = steady(get, self._clock, self._chance, POLL_S)
-        while True:
-            for message in await take():
-                yield message
+        left: deque[AsyncMessage[T]] = deque()
+        try:
+            while True:
+                left.extend(await take())
+                while left:
+                    yield left.popleft()
+        finally:
+            self._return(queue, left)
+
+    def _return(self, queue: str, messages: Sequence[Held[Any]]) -> None:
+        """They go back to the queue, soon; `close` waits for that."""
+        if messages:
+            self._gets.returned(list(messages), partial(self._give_back, queue))
+
+    async def _give_back(self, queue: str, messages: Sequence[Held[Any]]) -> None:
+        await self.nack_many(queue, messages, 0.0)
 
     # Acks
 
@@ -255,7 +264,7 @@ class AsyncClient(Generic[T]):
     async def nack_many(
         self, queue: str, messages: Sequence[Held[Any] | str], delay_s: float | None = None
     ) -> list[Done | Problem]:
-        items = [NackItem(_receipt(message), delay_s) for message in messages]
+        items = [NackItem(receipt_of(message), delay_s) for message in messages]
         return await _in_parts(items, lambda some: self._service.nack(queue, some))
 
     async def extend(self, queue: str, message: Held[Any] | str, visibility_s: float) -> float | None:
@@ -265,7 +274,7 @@ class AsyncClient(Generic[T]):
     async def extend_many(
         self, queue: str, messages: Sequence[Held[Any] | str], visibility_s: float
     ) -> list[Done | Problem]:
-        items = [ExtendItem(_receipt(message), visibility_s) for message in messages]
+        items = [ExtendItem(receipt_of(message), visibility_s) for message in messages]
         return await _in_parts(items, lambda some: self._service.extend(queue, some))
 
     # Timed queues
@@ -471,10 +480,6 @@ class AsyncClient(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _receipt(message: Held[Any] | str) -> str:
-    return message if isinstance(message, str) else message.receipt
 
 
 def _raised(results: list[Done | Problem]) -> Done:

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from capellini.client.batches import Batch, StreamOrigin
 from capellini.client.chunking import pieces_of
-from capellini.client.codecs import Codec, raw_body
+from capellini.client.codecs import Codec, raw_bodies
 from capellini.client.messages import Held
 from capellini.client.patient import PatientService
 from capellini.client.producing import Sending
@@ -69,12 +69,7 @@ class AsyncProducer(Generic[T]):
         self, bodies: Sequence[T], *, attributes: Mapping[str, str] | None = None
     ) -> list[asyncio.Future[Appended]]:
         """The same for many: a future for each part that travels together."""
-        codec = self._codec
-        if codec is None and set(map(type, bodies)) == {bytes}:
-            raws: Sequence[Any] = bodies
-        else:
-            raws = [raw_body(codec, body) for body in bodies]
-        pieces = pieces_of(raws, attributes)
+        pieces = pieces_of(raw_bodies(self._codec, bodies), attributes)
         await self._sending.take(pieces)
         return [piece.done for piece in pieces]
 

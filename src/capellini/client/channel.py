@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar, cast
 
-from capellini.client.reaching import Lost, Place
+from capellini.client.reaching import Lost, Place, Unreachable
 from capellini.model.errors import Invalid, TooLarge
 from capellini.model.frames import GIVE_UP, LEAVING_ID, PATH, UPGRADE, Answer, Call, Splitter, answer_of, frame_of
 
@@ -44,8 +44,10 @@ class Channel(asyncio.Protocol):
         return self._open and (bool(self._calls) or time.monotonic() - self._used_s < idle_s)
 
     async def ask(self, call: str, body: bytes, seconds: float) -> Answer:
-        """Raises Lost."""
+        """Raises Lost; or Unreachable if it ended, or the node left, before this was sent."""
         assert self._transport is not None
+        if not self.fit(math.inf):
+            raise Unreachable("the connection ended as it was opened, or the node leaves", retry_after_s=0.0)
         id = self._next_id
         self._next_id += 1
         answer: asyncio.Future[Answer] = self._loop.create_future()

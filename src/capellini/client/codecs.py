@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -46,25 +46,25 @@ class JsonCodec:
     def encode(self, body: Any, /) -> bytes:
         try:
             raw = msgspec.json.encode(body)
-            if b"null" in raw and _not_finite(body):  # JSON has no word for them: null would arrive
-                raise ValueError("it holds nan or an infinity")
+            if b"null" in raw and _not_finite(msgspec.to_builtins(body)):
+                raise ValueError("it holds nan or an infinity")  # JSON has no word for them: null would arrive
             return raw
-        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise Invalid(f"the body cannot be written as JSON: {error}") from None
 
     def decode(self, raw: bytes, /) -> Any:
         try:
             return msgspec.json.decode(raw)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Invalid(f"the body is not JSON ({error}): read `raw`, or connect with codec='bytes'") from None
 
 
 def _not_finite(value: Any) -> bool:
     if isinstance(value, float):
         return not math.isfinite(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return any(map(_not_finite, value.values()))
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple):
         return any(map(_not_finite, value))
     return False
 
@@ -82,6 +82,15 @@ def codec_of(chosen: str | Codec[Any]) -> Codec[Any] | None:
     if not isinstance(chosen, Codec):
         raise Invalid("a codec of your own has the methods encode and decode")
     return chosen
+
+
+def raw_bodies(codec: Codec[Any] | None, bodies: Sequence[Any]) -> Sequence[bytes]:
+    """The bytes of each. Raises Invalid."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview):
+        raise Invalid(f"give a list of bodies, not one {type(bodies).__name__}")
+    if codec is None and set(map(type, bodies)) == {bytes}:
+        return bodies
+    return [raw_body(codec, body) for body in bodies]
 
 
 def raw_body(codec: Codec[Any] | None, body: Any) -> bytes:

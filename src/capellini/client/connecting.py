@@ -96,7 +96,7 @@ def connect(address: str, *, codec: str | Codec[Any] = "bytes", **options: Unpac
     patience_s           how long a call is repeated while the node is away (30); 0: not at all
     retry_unknown_puts   also repeat puts without a key whose answer was lost: they may be added twice (False)
     request_timeout_s    how long one answer may take (30)
-    max_connections      to a node (64); more requests wait their turn
+    max_connections      to a node that does not take all calls on one (64); more requests wait their turn
     ssl_context          for https
     """
     client = _client(address, codec, options)
@@ -107,6 +107,7 @@ def _client(address: str, codec: str | Codec[Any], options: Options) -> AsyncCli
     if unknown := set(options) - set(Options.__annotations__):
         known = ", ".join(Options.__annotations__)
         raise Invalid(f"{', '.join(sorted(unknown))} is no option of a client: there are {known}")
+    _check(options)
     chosen = codec_of(codec)
     clock, chance = RealClock(), random.Random()
     service = service_of(
@@ -120,3 +121,11 @@ def _client(address: str, codec: str | Codec[Any], options: Options) -> AsyncCli
         retry_unknown_puts=options.get("retry_unknown_puts", False),
     )
     return AsyncClient(PatientService(service, patience, clock, chance), chosen, clock=clock, chance=chance)
+
+
+def _check(options: Options) -> None:
+    """Raises Invalid: with some values a call would wait for ever."""
+    for name, least in (("patience_s", 0.0), ("request_timeout_s", 0.001), ("max_connections", 1)):
+        value: object = options.get(name, least)
+        if not isinstance(value, int | float) or not value >= least:
+            raise Invalid(f"{name} is a number from {least:g} on, not {value!r}")

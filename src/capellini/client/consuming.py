@@ -6,7 +6,7 @@
 
 Nothing is fetched ahead of a free hand, so that no message waits hidden in this process while another process is
 idle. A node that is away, or a queue whose gets are paused, is waited for; an error that waiting cannot mend (no
-such queue) ends the loop.
+such queue, this client is closed) ends the loop.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 
 from capellini.client.messages import Held
+from capellini.client.reaching import Closed
 from capellini.model.clock import Chance, Clock
 from capellini.model.errors import CapelliniError, Invalid, Paused, Stale, StoreError
 from capellini.model.log import split_name
@@ -38,6 +39,7 @@ BEATS: Final = 3  # heartbeats in one visibility: two may be lost
 NACK_FIRST_S: Final = 0.5
 NACK_MOST_S: Final = 60.0
 GIVE_BACK_S: Final = 5.0  # for messages of handlers that were cancelled; later they come back by themselves
+ON_ITS_WAY_S: Final = 0.2  # for an answer, when a loop is told to stop
 AWAY_FIRST_S: Final = 0.1
 AWAY_MOST_S: Final = 5.0
 
@@ -82,6 +84,8 @@ def steady(
                 if not result and clock.elapsed_s() - began_s < wait_s / 2:
                     await clock.sleep(AWAY_FIRST_S * (0.5 + chance.random() / 2))
                 return result
+            except Closed:
+                raise
             except (StoreError, Paused) as error:
                 longest = min(AWAY_MOST_S, AWAY_FIRST_S * 2.0 ** min(attempt, 30))
                 if attempt == 0:
@@ -161,11 +165,13 @@ class Consumer(Generic[H]):
                     free = min(free, self._plan.count - self._started)
                 if free <= 0:
                     self._changed.clear()
-                    await _first(self._changed.wait(), stopping)
+                    changed = asyncio.ensure_future(self._changed.wait())
+                    await asyncio.wait((changed, stopping), return_when=asyncio.FIRST_COMPLETED)
+                    changed.cancel()
                     continue
                 wait_s = self._wait_s(active_s)
                 take = partial(self._take, min(free, MAX_BATCH), wait_s, visibility_s)
-                messages = await _first(steady(take, self._clock, self._chance, wait_s)(), stopping)
+                messages = await self._taken(steady(take, self._clock, self._chance, wait_s)(), stopping)
                 for message in messages or ():
                     self._begin(message)
                 if messages or self._running:
@@ -174,6 +180,29 @@ class Consumer(Generic[H]):
                     return
         finally:
             stopping.cancel()
+
+    async def _taken(self, take: Awaitable[list[H]], stopping: asyncio.Task[Any]) -> list[H] | None:
+        """What was taken, or None if `stopping` ends first: the take is then given up, after a moment for an answer
+        that is on its way, whose messages go back at once instead of after their visibility."""
+        task = asyncio.ensure_future(take)
+        try:
+            await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                await asyncio.wait((task,), timeout=ON_ITS_WAY_S)
+                self._left(task)
+                return None
+        except asyncio.CancelledError:
+            self._left(task)
+            raise
+        return task.result()
+
+    def _left(self, task: asyncio.Future[list[H]]) -> None:
+        """Nobody waits for it any more: what it brings all the same goes back."""
+        if not task.done():
+            task.add_done_callback(self._left)
+            task.cancel()
+        elif not task.cancelled() and task.exception() is None:
+            self._client._return(self._plan.queue, task.result())
 
     def _wait_s(self, active_s: float) -> float:
         if self._plan.idle_s is None:
@@ -198,20 +227,27 @@ class Consumer(Generic[H]):
         except StopConsuming:
             self._stop.set()
             await self._give_back(message, 0.0)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as failure:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():  # nobody cancelled it: what it waited for was
+                await self._failed(message, failure)
+                return
             await self._give_back(message, 0.0)
             raise
         except Exception as failure:
-            delay_s = None if self._queue_delays else nack_delay_s(message.deliveries, self._chance)
-            when = "later" if delay_s is None else f"in {delay_s:.1f} s"
-            if isinstance(failure, Failed):
-                log.warning("%r is offered again %s: %s", message, when, failure)
-            else:
-                log.warning("%r failed, and is offered again %s", message, when, exc_info=failure)
-            await self._give_back(message, delay_s)
+            await self._failed(message, failure)
         else:
             if await self._settle(message, "ack", self._client.ack(self._plan.queue, message)):
                 self._acked += 1
+
+    async def _failed(self, message: H, failure: BaseException) -> None:
+        delay_s = None if self._queue_delays else nack_delay_s(message.deliveries, self._chance)
+        when = "later" if delay_s is None else f"in {delay_s:.1f} s"
+        if isinstance(failure, Failed):
+            log.warning("%r is offered again %s: %s", message, when, failure)
+        else:
+            log.warning("%r failed, and is offered again %s", message, when, exc_info=failure)
+        await self._give_back(message, delay_s)
 
     async def _give_back(self, message: H, delay_s: float | None) -> None:
         await self._settle(message, "nack", self._client.nack(self._plan.queue, message, delay_s))
@@ -240,14 +276,17 @@ class Consumer(Generic[H]):
     async def _beat(self, visibility_s: float) -> None:
         """Extends what is being worked on, in time for two more tries."""
         lost: set[int] = set()  # by identity: extended no more
+        every_s = visibility_s / BEATS
+        began_s = self._clock.elapsed_s()  # of the last: one that gets no answer does not cost the next its turn
         while True:
-            await self._clock.sleep(visibility_s / BEATS)
+            await self._clock.sleep(max(0.0, began_s + every_s - self._clock.elapsed_s()))
+            began_s = self._clock.elapsed_s()
             held = [message for message in self._running.values() if id(message) not in lost]
             lost &= {id(message) for message in self._running.values()}
             if not held:
                 continue
             try:
-                async with asyncio.timeout(visibility_s / BEATS):
+                async with asyncio.timeout(every_s):
                     results = await self._client.extend_many(self._plan.queue, held, visibility_s)
             except (CapelliniError, TimeoutError) as error:
                 log.warning("heartbeat of %d messages: %s", len(held), error)
@@ -258,14 +297,3 @@ class Consumer(Generic[H]):
                 if message in self._running.values() and id(message) not in self._settling:  # else it is just done
                     lost.add(id(message))
                     log.warning("%r is no longer ours; its handler goes on, others may get it too", message)
-
-
-async def _first(call: Awaitable[R], stopping: asyncio.Task[Any]) -> R | None:
-    """The call's result, or None if `stopping` ends first (the call is then cancelled)."""
-    task = asyncio.ensure_future(call)
-    try:
-        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if not task.done():
-            task.cancel()
-    return None if task.cancelled() or not task.done() else task.result()

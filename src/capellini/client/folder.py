@@ -15,13 +15,14 @@ its event loop runs: a loop that is blocked blocks the others too.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
 from capellini.api.server import Server
 from capellini.client.own import OwnNode
-from capellini.client.reaching import Lost, Place, Unreachable
+from capellini.client.reaching import Home, Lost, Place, Unreachable
 from capellini.client.relay import Relay
 from capellini.client.remote import RemoteService
 from capellini.client.sockets import SocketPath
@@ -83,7 +84,7 @@ class _Guest:
 
 class FolderService(Relay):
     def __init__(self, address: RocksAddress, max_connections: int, request_timeout_s: float) -> None:
-        self._address = address
+        self._address = RocksAddress(os.path.abspath(address.folder))  # a program may go elsewhere before it owns it
         self._connections, self._timeout_s = max_connections, request_timeout_s
         self._owner: _Owner | None = None
         self._guest: _Guest | None = None
@@ -91,8 +92,10 @@ class FolderService(Relay):
         self._in_use = ""  # by whom
         self._changing = asyncio.Lock()
         self._closed = False
+        self._home = Home()
 
     async def call(self, operation: str, do: Callable[[Service], Awaitable[R]]) -> R:
+        self._home.check()
         if self._owner is not None:
             return await do(self._owner.service)
         guest = await self._open()
@@ -133,6 +136,7 @@ class FolderService(Relay):
             return guest
 
     async def close(self) -> None:
+        self._home.check()
         async with self._changing:
             self._closed = True
             if self._guest is not None:

@@ -21,8 +21,9 @@ import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, Generic, TypeVar
 
+from capellini.client.reaching import Closed
 from capellini.model.clock import Clock
-from capellini.model.errors import CapelliniError, Unavailable
+from capellini.model.errors import CapelliniError
 
 H = TypeVar("H")
 Take = Callable[[int, float], Awaitable[list[H]]]  # count, wait_s
@@ -82,10 +83,11 @@ class Gets(Generic[H]):
             return await future
         except asyncio.CancelledError:
             if not future.cancelled() and future.exception() is None and (found := future.result()):
-                self._returned(found, give_back)  # it was dealt out to who left in the same moment
+                self.returned(found, give_back)  # it was dealt out to who left in the same moment
             raise
 
-    def _returned(self, found: list[H], give_back: GiveBack[H]) -> None:
+    def returned(self, found: list[H], give_back: GiveBack[H]) -> None:
+        """Back to the queue, soon; `close` waits for that."""
         async def back() -> None:
             with contextlib.suppress(CapelliniError):  # else they come back after their visibility
                 await give_back(found)
@@ -113,7 +115,7 @@ class Gets(Generic[H]):
                 found = await take(min(SHARED_MOST, sum(caller.count for caller in callers)), wait_s)
                 rest = deal([caller for caller in callers if not caller.future.done()], found)
                 if rest:
-                    self._returned(rest, give_back)  # apart: when the last caller leaves now, this is ended
+                    self.returned(rest, give_back)  # apart: when the last caller leaves now, this is ended
                 callers = [caller for caller in callers if not caller.future.done()]
                 wait_s = until_s - self._clock.elapsed_s()
                 if not found or wait_s <= 0:
@@ -126,7 +128,7 @@ class Gets(Generic[H]):
                     caller.future.set_exception(error.again())
         except BaseException as error:
             # Cancelled: by the last caller that left, or at the end of the client.
-            told = error if isinstance(error, Exception) else Unavailable("this client is closed")
+            told = error if isinstance(error, Exception) else Closed("this client is closed")
             for caller in callers:
                 if not caller.future.done():
                     caller.future.set_exception(told)

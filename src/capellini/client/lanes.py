@@ -12,13 +12,14 @@ one is tried, and that is remembered (`Kinds`), so that it costs a request or tw
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from capellini.client.batch import Batcher
-from capellini.client.batches import PulledOrigin
+from capellini.client.batches import PulledOrigin, StreamOrigin
 from capellini.client.codecs import Codec
 from capellini.client.groups import RelayedLog, has_log
 from capellini.client.messages import Deliveries, Held, Origin
@@ -228,7 +229,29 @@ def checked(attributes: Mapping[str, str] | None) -> dict[str, str] | None:
 def wrong(message: NewMessage) -> Problem | None:
     """What keeps this message from being sent."""
     says = "the body is bytes" if type(message.body) is not bytes else attributes_problem(message.attributes or {})
+    says = says or _settings_problem(message)
     return Problem(Invalid.name, says) if says else None
+
+
+def _settings_problem(message: NewMessage) -> str | None:
+    key: object = message.key
+    delay_s: object = message.delay_s
+    due: object = message.due
+    if key is not None and not (isinstance(key, str) and _is_utf8(key)):
+        return f"key is text, not {key!r}"
+    if not isinstance(delay_s, int | float):
+        return f"delay_s is a number of seconds, not {delay_s!r}"
+    if due is not None and not isinstance(due, datetime | int | float):
+        return f"due is a datetime with a zone, or seconds since 1970; not {due!r}"
+    return None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def as_message(item: Item) -> NewMessage:
@@ -288,9 +311,14 @@ class Acks:
         self._lanes: _PerQueue[Held[Any] | str, Done | Problem] = _PerQueue(self._send)
 
     async def ack(self, queue: str, messages: Sequence[Held[Any] | str]) -> list[Done | Problem]:
-        for origin in set(_origins(messages)):
-            if origin is not None and origin.queue != queue:
+        for origin in set(origins := _origins(messages)):
+            if origin is None:  # what cannot be sent is said here, and not to others whose acks share the request
+                for message, of in zip(messages, origins, strict=True):
+                    _ = of or receipt_of(message)
+            elif origin.queue != queue:
                 raise Invalid(f"this message is of the queue {origin.queue!r}, not of {queue!r}")
+            elif type(origin) is StreamOrigin:
+                raise Invalid("a message of a stream is acked by its own methods, or by its stream's")
         return await self._lanes.of(queue).submit(messages)
 
     async def _send(self, queue: str, messages: list[Held[Any] | str]) -> list[Done | Problem]:
@@ -308,7 +336,7 @@ class Acks:
         if parcels:
             await self._parcels(queue, messages, parcels, results)
         if single:
-            texts = [_receipt(messages[place]) for place in single]
+            texts = [receipt_of(messages[place]) for place in single]
             for place, answer in zip(single, await self._receipts(queue, texts), strict=True):
                 results[place] = answer
         return results
@@ -384,8 +412,15 @@ def _sorted_out(origins: list[Origin | None], parcels: dict[Origin, Sequence[int
     return single
 
 
-def _receipt(message: Held[Any] | str) -> str:
-    return message if isinstance(message, str) else message.receipt
+def receipt_of(message: Held[Any] | str) -> str:
+    """Raises Invalid."""
+    if isinstance(message, Held):
+        return message.receipt
+    if not isinstance(message, str):
+        raise Invalid(f"give a message, or its receipt as text; not {type(message).__name__}")
+    if not message.isascii():
+        raise Invalid("this is not a receipt: use the one that came with the message")
+    return message
 
 
 def _covered(ranges: Sequence[tuple[int, int]]) -> set[int]:

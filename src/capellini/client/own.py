@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from capellini.client.peers import HttpPeers
+from capellini.client.reaching import Home
 from capellini.client.relay import Relay
 from capellini.model.address import CassandraAddress, RocksAddress
 from capellini.model.clock import RealClock
@@ -90,8 +91,10 @@ class OwnService(Relay):
         self._node: OwnNode | None = None
         self._opening = asyncio.Lock()
         self._closed = False
+        self._home = Home()
 
     async def call(self, operation: str, do: Callable[[Service], Awaitable[R]]) -> R:
+        self._home.check()
         return await do((self._node or await self._open()).service)
 
     async def _open(self) -> OwnNode:

@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from capellini.client.groups import log_of
+from capellini.client.reaching import Closed
 from capellini.client.relay import Relay
 from capellini.client.scheduling import timed_of
 from capellini.model.clock import Chance, Clock
@@ -169,6 +170,8 @@ class Attempts:
         if late or self._closed() or not may_repeat(self._rule, error):
             if self.lost and doubted(self._rule, error):
                 raise Unknown(f"an earlier attempt may have been done; the last one failed: {error.says}") from error
+            if self._closed() and isinstance(error, Unavailable):
+                raise Closed(error.says) from error
             raise error
         await self._clock.sleep(pause_s)
 

@@ -276,6 +276,7 @@ class Sending:
             if chunk.appended is not None:
                 chunk.confirmed(chunk.appended)
             else:
+                chunk.lost = chunk.lost or chunk.flying is not None  # its answer may still have been on its way
                 chunk.failed(error)
         while self._waiting:
             piece = self._waiting.popleft()

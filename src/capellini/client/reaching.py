@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from capellini.model.errors import Unavailable, Unknown
+from capellini.model.errors import Invalid, Unavailable, Unknown
 
 MSGPACK: Final = "application/msgpack"
 
@@ -16,8 +17,28 @@ class Unreachable(Unavailable):
     """No connection: surely nothing was sent."""
 
 
+class Closed(Unreachable):
+    """This client was closed: nothing was sent, and nothing will be."""
+
+
 class Lost(Unknown):
     """The connection ended, or time was up, after the request had been sent."""
+
+
+class Home:
+    """The event loop that a client belongs to: that of its first call. In another its connections do not work, and what
+    runs in the background has ended."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def check(self) -> None:
+        """Raises Invalid."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise Invalid("this client belongs to another event loop: connect in each loop, and close it there")
 
 
 class Place(msgspec.Struct, frozen=True):

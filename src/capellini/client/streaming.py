@@ -83,6 +83,7 @@ class Receiving:
         self._sending: set[asyncio.Task[None]] = set()
         self._soon = False
         self._closed = False
+        self._ended = False  # and its lanes are left
 
     # ---- lanes
 
@@ -204,6 +205,8 @@ class Receiving:
 
     async def settle(self, wanted: Wanted, verb: str, value_ms: int | None = None) -> Bad:
         """What was not settled."""
+        if self._ended and ((way := self._way()) is None or not way.open):
+            raise Unavailable("this stream is closed: ack its messages before it ends")
         gathered = self._gathered.get((verb, value_ms))
         if gathered is None:
             gathered = self._gathered[verb, value_ms] = _Gathered()
@@ -266,7 +269,14 @@ class Receiving:
             try:
                 answers = await self._ask([items[at] for at in some])
             except CapelliniError as error:
-                await attempts.failed(error)
+                try:
+                    await attempts.failed(error)
+                except CapelliniError as last:
+                    if len(left) == len(items):
+                        raise
+                    for at in left:
+                        results[at] = Settled([], last.name, last.says)
+                    break  # the others were settled by frames before
                 continue
             again: list[int] = []
             worst: CapelliniError | None = None
@@ -303,13 +313,19 @@ class Receiving:
             return
         self._closed = True
         self._came.set()
-        if (lane := self._way()) is not None:
-            await lane.stop()
-            await self._give_back([origin.settles("release", _ranges(indexes)) for origin, indexes in left.items()])
-        if self._gathered:
-            self._send()
-        while self._sending:
-            await asyncio.wait(self._sending)
+        try:
+            if (lane := self._way()) is not None:
+                await lane.stop()
+                await self._give_back([origin.settles("release", _ranges(indexes)) for origin, indexes in left.items()])
+            if self._gathered:
+                self._send()
+            while self._sending:
+                await asyncio.wait(self._sending)
+        finally:
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Of all lanes: what a node still delivers on one that is left open would be hidden from others."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait({self._keeping})
@@ -318,6 +334,7 @@ class Receiving:
             self._leave(self._lane)
         if self._leaving:
             await asyncio.wait(self._leaving)
+        self._ended = True
 
     async def _give_back(self, items: list[Settle]) -> None:
         items = [*items, *map(given_back, self._parcels)]

@@ -13,7 +13,8 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -21,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 import uvloop
 
 from capellini.client.aio import AsyncClient
-from capellini.client.consuming import POLL_S, Plan, steady
+from capellini.client.consuming import POLL_S, Plan, StopConsuming, steady
 from capellini.client.counting import WaitingCounters
 from capellini.client.groups import WaitingGroups
 from capellini.client.messages import Message, Origin, unpacker
-from capellini.model.errors import Unavailable
+from capellini.model.errors import Unavailable, Unknown
 from capellini.model.log import DEFAULT_GROUP, group_name
 
 if TYPE_CHECKING:
@@ -51,6 +52,16 @@ def _waits(
         return self._run(call(self._inner, *args, **kwargs))
 
     return run
+
+
+def _failure(handler: Callable[[Message[T]], object], message: Message[T]) -> BaseException | None:
+    """What the handler raised, as a value: some exceptions cannot pass from a thread to an event loop, and others
+    would end the loop."""
+    try:
+        handler(message)
+    except BaseException as failure:
+        return failure
+    return None
 
 
 class _Waiting(Generic[R]):
@@ -119,7 +130,7 @@ class _Loop:
         try:
             return self._handed(coroutine, lambda: _Waiting(self.loop, coroutine)).result(within_s)
         except asyncio.CancelledError:
-            raise Unavailable("this client was closed meanwhile: it may have been done") from None
+            raise Unknown("this client was closed meanwhile: it may have been done") from None
 
     def begin(self, coroutine: Coroutine[Any, Any, R]) -> Future[R]:
         """The same without waiting for it."""
@@ -243,16 +254,30 @@ class Client(Generic[T]):
 
         return Consumer(make, self._run)
 
-    def messages(self, queue: str, *, count: int = 1, visibility_s: float | None = None) -> Iterator[Message[T]]:
-        """Messages without end, `count` fetched at a time; ack each yourself. Waits for messages, and for the node."""
+    def messages(
+        self, queue: str, *, count: int = 1, visibility_s: float | None = None
+    ) -> Generator[Message[T], None, None]:
+        """Messages without end, `count` fetched at a time; ack each yourself. Waits for messages, and for the node.
+        When the loop is left, what was fetched and not handed out goes back."""
         inner = self._inner
 
         async def take() -> list[Message[T]]:
             once = functools.partial(inner._take, _unpack, self, queue, count, POLL_S, visibility_s)
             return await steady(once, inner._clock, inner._chance, POLL_S)()
 
-        while True:
-            yield from self._run(take())
+        async def give_back(messages: list[Message[T]]) -> None:
+            inner._return(queue, messages)
+
+        left: deque[Message[T]] = deque()
+        try:
+            while True:
+                left.extend(self._run(take()))
+                while left:
+                    yield left.popleft()
+        finally:
+            if left:
+                with contextlib.suppress(Unavailable, RuntimeError):  # closed, or this runs in the client's own thread
+                    self._thread.begin(give_back(list(left)))  # not waited for: the program may be ending
 
     def consume(
         self,
@@ -269,15 +294,23 @@ class Client(Generic[T]):
 
         While a handler runs its message stays hidden (heartbeats). A handler that returns has its message acked;
         one that raises has it offered again after a growing delay. Ends after `count` messages, after `idle_s`
-        without any, when `stop` is set, or at Ctrl-C; what runs then is finished first. A node that is away is
-        waited for.
+        without any, when `stop` is set, at Ctrl-C, or when a handler calls `sys.exit`; what runs then is finished
+        first. A node that is away is waited for.
         """
         plan = Plan(queue, concurrency, visibility_s, count, idle_s)
         ending = asyncio.Event()
+        ended: list[BaseException] = []  # by a handler: not for the client's own loop, which it would end
         with ThreadPoolExecutor(max(1, concurrency), "capellini-consume") as threads:
 
             async def handle(message: Message[T]) -> None:
-                await asyncio.get_running_loop().run_in_executor(threads, handler, message)
+                failure = await asyncio.get_running_loop().run_in_executor(threads, _failure, handler, message)
+                if isinstance(failure, Exception):
+                    raise failure
+                if isinstance(failure, SystemExit | KeyboardInterrupt):
+                    ended.append(failure)
+                    raise StopConsuming
+                if failure is not None:
+                    raise RuntimeError(f"the handler raised {failure!r}") from failure
 
             loop = self._thread.loop
             work = self._thread.begin(self._inner._consume(_unpack, self, handle, plan, ending))
@@ -287,7 +320,10 @@ class Client(Generic[T]):
                         break
                 if stop is not None:
                     loop.call_soon_threadsafe(ending.set)
-                return work.result()
+                acked = work.result()
+                if ended:
+                    raise ended[0]
+                return acked
             except CancelledError:
                 raise Unavailable("this client was closed meanwhile") from None
             except KeyboardInterrupt:
@@ -302,8 +338,10 @@ class Client(Generic[T]):
         self._closed = True
         _open.discard(self)
         if self._thread.alive:
-            self._run(self._inner.close())
-            self._thread.stop()
+            try:
+                self._run(self._inner.close())
+            finally:
+                self._thread.stop()
 
     def __enter__(self) -> Self:
         return self

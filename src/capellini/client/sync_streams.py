@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 from capellini.client.async_streams import AsyncProducer, StreamConsumer, delay_ms, raised, visibility_ms
 from capellini.client.batches import Batch
 from capellini.client.messages import Held
-from capellini.model.errors import Unavailable
+from capellini.model.errors import Unknown
 from capellini.model.log import Appended
 from capellini.model.service import Done, Problem
 
@@ -88,7 +88,7 @@ def _tell(told: Future[Appended], done: asyncio.Future[Appended]) -> None:
     if not told.set_running_or_notify_cancel():
         return
     if done.cancelled():
-        told.set_exception(Unavailable("this client was closed meanwhile: it may have been done"))
+        told.set_exception(Unknown("this client was closed meanwhile: it may have been done"))
     elif (error := done.exception()) is not None:
         told.set_exception(error)
     else:
@@ -149,6 +149,10 @@ class Consumer(Generic[H]):
         found: list[Done | Problem] = self._run(self._inner.nack_many(messages, delay_s))
         return found
 
+    def extend_many(self, messages: Sequence[Held[Any]], visibility_s: float) -> list[Done | Problem]:
+        found: list[Done | Problem] = self._run(self._inner.extend_many(messages, visibility_s))
+        return found
+
     def ack(self, queue: str, message: Held[Any]) -> None:
         raised(self.ack_many([message]))
 
@@ -156,7 +160,7 @@ class Consumer(Generic[H]):
         raised(self.nack_many([message], delay_s))
 
     def extend(self, queue: str, message: Held[Any], visibility_s: float) -> float | None:
-        raised(self._run(self._inner.extend_many([message], visibility_s)))
+        raised(self.extend_many([message], visibility_s))
         return None
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from typing import Final, cast
 import httptools
 
 from capellini.client.channel import Channel, connected, open_channel
-from capellini.client.reaching import MSGPACK, Lost, Place, Response, Unreachable
+from capellini.client.reaching import MSGPACK, Home, Lost, Place, Response, Unreachable
 from capellini.model.producers import HEADER
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -163,6 +163,7 @@ class Transport:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._all: set[_Connection] = set()
         self._closed = False
+        self._home = Home()
         self._may_channel = channel
         self._channel: Channel | None = None
         self._opening: asyncio.Task[Channel | None] | None = None
@@ -182,6 +183,7 @@ class Transport:
 
         Raises Unreachable (surely not done) or Lost (may have been done).
         """
+        self._home.check()
         if self._may_channel and content_type == MSGPACK:
             channel = self._channel
             if channel is None or not channel.fit(IDLE_S):
@@ -280,6 +282,8 @@ class Transport:
     async def _connect(self) -> _Connection:
         async with self.reaching():
             connection = await connected(self.place, self._ssl, _Connection)
+        if not connection.usable:  # it ended before anything could be asked
+            raise Unreachable(f"{self.place} ended the connection", retry_after_s=0.0)
         self._all.add(connection)
         return connection
 
