@@ -77,6 +77,19 @@ def test_offsets_that_rise_beyond_what_they_can_hold_are_refused() -> None:
         chunks.check(chunk, 262_144)
 
 
+@pytest.mark.parametrize("count", [2, 16, 17, 200])
+def test_few_offsets_are_checked_as_many_are(count: int) -> None:
+    good = chunks.pack([b"abc"] * count)
+    assert chunks.bodies_of(good, chunks.check(good, LIMIT)) == [b"abc"] * count
+    for place, wrong in ((0, 1), (1, 7), (count - 1, -1)):
+        broken = bytearray(good)
+        struct.pack_into("<i", broken, chunks.HEADER.size + 4 * place, wrong)
+        with pytest.raises(Invalid, match="do not rise"):
+            chunks.check(bytes(broken), LIMIT)
+    with pytest.raises(TooLarge, match="3 bytes"):
+        chunks.check(good, 2)
+
+
 def test_a_chunk_that_names_a_group_at_a_place_that_is_not_there_is_refused() -> None:
     data = struct.pack("<iiii", 0, (1 << 31) - 1, 0, 20) + GROUP.encode() + bytes(20)
     size = chunks.HEADER.size + len(data)

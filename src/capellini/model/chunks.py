@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import sub
 from typing import Final
 
 import msgspec
@@ -37,6 +38,7 @@ NO_PRODUCER: Final = bytes(16)
 MAX_CHUNK_BYTES: Final = 4 * 1024 * 1024 + 65_536  # one body of the largest kind fits; what is larger is cut by clients
 MAX_CHUNK_MESSAGES: Final = 65_536
 _END: Final = 4  # bytes of an offset
+_FEW: Final = 16  # messages: so few offsets cost more in numpy than without it
 _ATTRIBUTES: Final = msgspec.msgpack.Decoder(dict[str, str])
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -87,6 +89,8 @@ def cut(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:
 
 
 def _ends(values: Sequence[bytes]) -> bytes:
+    if len(values) <= _FEW:
+        return struct.pack(f"<{len(values) + 1}i", 0, *accumulate(map(len, values)))
     ends = np.zeros(len(values) + 1, dtype="<i4")
     np.cumsum(np.fromiter(map(len, values), dtype="<i4", count=len(values)), out=ends[1:])
     return ends.tobytes()
@@ -124,18 +128,11 @@ def check(chunk: Bytes, body_limit: int) -> Head:
         raise Invalid(f"a chunk has 1 to {MAX_CHUNK_MESSAGES} messages, not {head.count}")
     if (head.producer == NO_PRODUCER) != (head.sequence == 0):
         raise Invalid(f"a producer's chunks are numbered from 1 on, and others 0: sequence {head.sequence} is neither")
-    ends = _offsets(chunk, head, 0)
-    attribute_bytes = 0
-    if head.flags & WITH_ATTRIBUTES:
-        marks = _offsets(chunk, head, 1)
-        if not _rise(marks):
-            raise Invalid("the attribute offsets of a chunk do not rise from 0")
-        attribute_bytes = int(marks[-1])
-    if not _rise(ends):
-        raise Invalid("the body offsets of a chunk do not rise from 0")
-    if (largest := int(np.diff(ends).max())) > body_limit:
+    attribute_bytes = _spread(chunk, head, 1, "attribute")[0] if head.flags & WITH_ATTRIBUTES else 0
+    body_bytes, largest = _spread(chunk, head, 0, "body")
+    if largest > body_limit:
         raise TooLarge(f"a body has {largest} bytes; this queue takes at most {body_limit}")
-    if HEADER.size + _END * (head.count + 1) * (1 + head.flags) + int(ends[-1]) + attribute_bytes != head.size:
+    if HEADER.size + _END * (head.count + 1) * (1 + head.flags) + body_bytes + attribute_bytes != head.size:
         raise Invalid("the offsets of a chunk do not fit its size")
     if head.flags & WITH_ATTRIBUTES:
         for attributes in attributes_of(chunk, head):
@@ -147,9 +144,21 @@ def check(chunk: Bytes, body_limit: int) -> Head:
 Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 
-def _rise(ends: Offsets) -> bool:
-    """From 0 on. Compared, not subtracted: a difference of 32 bits can be above 0 although they fall."""
-    return bool(ends[0] == 0 and (ends[1:] >= ends[:-1]).all())
+def _spread(chunk: Bytes, head: Head, column: int, what: str) -> tuple[int, int]:
+    """The last offset, and the longest way between two; Invalid unless they rise from 0."""
+    ends = _few_offsets(chunk, head, column) if head.count <= _FEW else None
+    if ends is not None:
+        if ends[0] == 0 and sorted(ends) == list(ends):
+            return ends[-1], max(map(sub, ends[1:], ends))
+    else:  # compared, not subtracted: a difference of 32 bits can be above 0 although they fall
+        marks = _offsets(chunk, head, column)
+        if marks[0] == 0 and (marks[1:] >= marks[:-1]).all():
+            return int(marks[-1]), int(np.diff(marks).max())
+    raise Invalid(f"the {what} offsets of a chunk do not rise from 0")
+
+
+def _few_offsets(block: Bytes, head: Head, column: int) -> tuple[int, ...]:
+    return struct.unpack_from(f"<{head.count + 1}i", block, head.at + HEADER.size + column * _END * (head.count + 1))
 
 
 def _offsets(block: Bytes, head: Head, column: int) -> Offsets:
@@ -162,9 +171,13 @@ def _bodies_at(head: Head) -> int:
 
 
 def bodies_of(block: Bytes, head: Head) -> list[bytes]:
-    ends = _offsets(block, head, 0)
-    at = _bodies_at(head) - int(ends[0])
-    places = (ends + at).tolist()
+    if head.count <= _FEW:
+        few = _few_offsets(block, head, 0)
+        at = _bodies_at(head) - few[0]
+        places = [at + end for end in few]
+    else:
+        ends = _offsets(block, head, 0)
+        places = (ends + (_bodies_at(head) - int(ends[0]))).tolist()
     data = block if isinstance(block, bytes) else bytes(block)
     return [data[start:end] for start, end in pairwise(places)]
 
