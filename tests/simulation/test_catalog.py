@@ -47,6 +47,8 @@ def test_creating_the_same_again_is_fine_and_other_options_are_a_conflict() -> N
         assert (first.generation, len(first.secret_bytes)) == (1, 16)
         with pytest.raises(Conflict, match="other options"):
             await b.create("jobs")
+        with pytest.raises(Conflict, match="exists as a work queue"):
+            await b.create("jobs", "timed")
         with pytest.raises(Invalid):
             await b.create("no/slash")
         assert await b.show("jobs") == first == await b.live("jobs")

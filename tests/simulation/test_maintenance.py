@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -13,6 +14,7 @@ from capellini.node.broker import Broker
 from capellini.node.maintenance import LEFTOVERS, Maintenance
 from capellini.node.node import Node
 from capellini.node.settings import Settings
+from capellini.queues.catalog import QueueRecord
 from capellini.queues.lease import OVER_TTL_S
 from capellini.store.interface import Slice, Table
 from capellini.store.schema import ASSIGNMENTS, BUCKETS, LEASES, MONOTON, POINTERS, TABLES
@@ -66,6 +68,41 @@ def test_who_ends_a_silent_node_says_so(caplog: pytest.LogCaptureFixture) -> Non
         first.client.crash()
         await until(second.client, lambda: second.maintenance.watcher.ended > 0)
         assert "node a did not renew its lease" in caplog.text
+
+    simulate(test)
+
+
+def test_a_queue_that_fails_unexpectedly_holds_back_no_other(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        node = Served(world.client("a"), "n1")
+        broker = node.broker
+        repaired: list[str] = []
+
+        def opened(record: QueueRecord, opens: Any = broker.opened) -> Any:
+            repaired.append(record.name)
+            assert record.name != "bad", "a row that nobody can read"
+            return opens(record)
+
+        def old(name: str, generation: int, size: int, opens: Any = broker.old_generation) -> Any:
+            assert name != "bad", "a row that nobody can read"
+            return opens(name, generation, size)
+
+        monkeypatch.setattr(broker, "opened", opened)
+        monkeypatch.setattr(broker, "old_generation", old)
+        await node.client.store.prepare(TABLES)
+        for name in ("bad", "good"):
+            await broker.create(name)
+        await node.start()
+        await until(node.client, lambda: "good" in repaired)
+        assert repaired.count("bad") == 1  # and not at every turn
+        for name in ("bad", "good"):
+            await broker.delete(name)
+        with caplog.at_level(logging.INFO, "capellini.maintenance"):
+            await until(node.client, lambda: "generation 1 of good left is cleared" in caplog.text, 600)
+        assert "repair of bad failed" in caplog.text
+        assert "generation 1 of bad cannot be cleared now" in caplog.text
 
     simulate(test)
 

@@ -10,7 +10,10 @@ import pytest
 from capellini.node.background import Background
 
 
-async def test_a_loop_that_fails_is_told_of_and_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError("a row that nobody can read"), asyncio.CancelledError("of another")])
+async def test_a_loop_that_fails_is_told_of_and_begins_anew(
+    caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
     begun = 0
     again = asyncio.Event()
 
@@ -18,7 +21,7 @@ async def test_a_loop_that_fails_is_told_of_and_begins_anew(caplog: pytest.LogCa
         nonlocal begun
         begun += 1
         if begun == 1:
-            raise ValueError("a row that nobody can read")
+            raise error
         again.set()
         await asyncio.Event().wait()
 
@@ -29,4 +32,4 @@ async def test_a_loop_that_fails_is_told_of_and_begins_anew(caplog: pytest.LogCa
     await background.stop()
     assert begun == 2
     assert "begins anew" in caplog.text
-    assert "a row that nobody can read" in caplog.text
+    assert str(error) in caplog.text

@@ -45,6 +45,49 @@ async def test_a_node_is_ready_serves_and_gives_its_folder_back(tmp_path: Path) 
     await again.close()
 
 
+async def test_a_drain_that_comes_while_the_store_is_asked_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await Node.open(settings(tmp_path, events="none"), begin=False)
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> None:
+        asked.set()
+        await answer.wait()
+
+    monkeypatch.setattr(node.store, "check", slowly)
+    looking = asyncio.create_task(node.look())
+    await asked.wait()
+    await node.drain()
+    answer.set()
+    await looking
+    assert node.condition.draining
+    await node.close()
+
+
+async def test_events_that_a_file_does_not_take_are_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await Node.open(settings(tmp_path, events="file:/dev/full"), begin=False)
+    await node.service.create("q")
+    for _ in range(3):
+        await node.service.put("q", [NewMessage(b"x")])
+        node.flush_events()
+    assert caplog.text.count("file:/dev/full takes no events: 1 were lost") == 1
+    assert caplog.text.count("takes no events") == 1
+    await node.close()
+
+
+async def test_the_rate_of_puts_is_of_what_was_put(tmp_path: Path) -> None:
+    node = await Node.open(settings(tmp_path, events="none"), begin=False)
+    await node.service.create("q", options={"body_limit": 1})
+    await node.service.put("q", [NewMessage(b"too large")])
+    assert (await node.service.statistics("q")).puts_per_s == 0.0
+    await node.service.put("q", [NewMessage(b"x"), NewMessage(b"too large")])
+    assert (await node.service.statistics("q")).puts_per_s == 1.0
+    await node.close()
+
+
 class Ill(RocksStore):
     """A real store whose check says what it is told to."""
 

@@ -1,8 +1,8 @@
 """A loop beside the serving: one task from `start` to `stop`.
 
 Such loops expect the errors of the store and go on by themselves. What they do not expect is a bug, or a row that
-nobody can read: it is logged, and the loop begins anew a moment later. A node that goes on serving without its
-maintenance would look well for days.
+nobody can read: it is logged, and the loop begins anew a moment later. So it does when something that it waited for
+was cancelled, and not the loop itself. A node that goes on serving without its maintenance would look well for days.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class Background:
         while True:
             try:
                 return await self._work()
-            except Exception:
+            except (Exception, asyncio.CancelledError):
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
                 log.exception("%s failed, and begins anew in %g s", self._work.__qualname__, self._again_s)
                 await asyncio.sleep(self._again_s)

@@ -240,7 +240,7 @@ class Broker(Service):
                 for index in keyed:
                     same.setdefault(messages[index].key, []).append(index)
                 await asyncio.gather(*[self._put_keyed(name, messages, each, results) for each in same.values()])
-            self._rate(name, "puts", len(messages))
+            self._rate(name, "puts", sum([isinstance(result, Put) for result in results]))
             return [result for result in results if result is not None]
 
         return await self._with(name, act)

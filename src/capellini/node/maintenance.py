@@ -5,8 +5,10 @@ queues left.
     of them
                   what is left of deleted generations is cleared by whoever owns the item "leftovers"
 
-A queue in which nothing is to be done is looked at less often. Nothing here is needed for correctness: a node that
-stalls in the middle does no harm when it wakes, since every step is a compare-and-set on the bucket's own state.
+A queue in which nothing is to be done is looked at less often. What nobody expected in one queue (a bug, a row that
+nobody can read) is logged and tried again later; it holds back no other queue. Nothing here is needed for
+correctness: a node that stalls in the middle does no harm when it wakes, since every step is a compare-and-set on the
+bucket's own state.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ LOOK_TURNS: Final = 3  # leases and shares are looked at every so many turns
 IDLE_S: Final = 8.0  # between two looks at a queue in which nothing is to be done
 FORGETS_PER_TURN: Final = 16  # assignments of queues that are deleted
 GONE_MOST: Final = 200  # of them stay: a row that goes leaves tombstones for days, and all are read every few seconds
+FAILED_S: Final = 60.0  # before what failed unexpectedly is tried again: an error that stays must not fill the log
 CONFLICT_S: Final = 10.0  # before this name is tried again
 SWEEP_S: Final = 20.0  # between two sweeps of expired rows, for stores that do not do it themselves
 SWEEP_ROWS: Final = 2_000
@@ -62,6 +65,7 @@ class Maintenance:
         self.doubled: str | None = None  # another process has this node's name: it says so
         self._records: dict[str, QueueRecord] = {}
         self._next_s: dict[str, float] = {}
+        self._uncleared_s: dict[tuple[str, int], float] = {}  # generations that failed, until then
         self._swept_s = 0.0
         self._background = Background(self._turns)
         self.clear_others: list[Callable[[str, int], Awaitable[bool]]] = []  # kinds without buckets add theirs
@@ -152,13 +156,26 @@ class Maintenance:
                 continue
             except StoreError as error:
                 log.debug("repair of %s goes on later: %s", record.name, error)
+            except Exception:
+                log.exception("repair of %s failed, and is tried again in %g s", record.name, FAILED_S)
+                self._next_s[item] = now_s + FAILED_S
 
     async def _clear(self) -> None:
+        now_s = self._clock.elapsed_s()
+        self._uncleared_s = {left: at_s for left, at_s in self._uncleared_s.items() if at_s > now_s}
         for name, generation, bucket_size in await self._broker.catalog.leftovers():
-            if await self._cleared(name, generation, bucket_size):
-                await self._broker.clear_statistics(name, generation)
-                await self._broker.catalog.cleared(name, generation)
-                log.info("what generation %d of %s left is cleared", generation, name)
+            if (name, generation) in self._uncleared_s:
+                continue
+            try:
+                if await self._cleared(name, generation, bucket_size):
+                    await self._broker.clear_statistics(name, generation)
+                    await self._broker.catalog.cleared(name, generation)
+                    log.info("what generation %d of %s left is cleared", generation, name)
+            except CapelliniError:
+                raise
+            except Exception:
+                log.exception("generation %d of %s cannot be cleared now, but in %g s", generation, name, FAILED_S)
+                self._uncleared_s[name, generation] = now_s + FAILED_S
 
     async def _cleared(self, name: str, generation: int, bucket_size: int) -> bool:
         if bucket_size:

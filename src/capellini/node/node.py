@@ -47,6 +47,7 @@ log = logging.getLogger("capellini.node")
 
 PeersOf = Callable[[Peering], Peers]  # how other nodes are reached, from above: HTTP is no business of this layer
 FLUSH_EVENTS_S: Final = 1.0
+SAY_LOST_S: Final = 60.0
 MEMORY_EVENTS: Final = 100_000  # the last so many, some 30 MB
 CHECK_EVERY_S: Final = 1.0
 CHECK_TIMEOUT_S: Final = 5.0  # a store that takes longer to say that it is well is not
@@ -62,7 +63,7 @@ class Node:
         clock: Clock,
         times: Times | None = None,
         peers_of: PeersOf | None = None,
-        journal: JournalSink | None = None,
+        sink: Sink | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -70,13 +71,15 @@ class Node:
         self._maintenance = maintenance
         self._peering = Peering(store, clock, broker.random, maintenance.watcher)
         peers = None if peers_of is None or store.alone else peers_of(self._peering)
-        self.kinds = Kinds(broker, maintenance, peers, journal=journal)
+        self.kinds = Kinds(broker, maintenance, peers, journal=sink if isinstance(sink, JournalSink) else None)
         self.service = self.kinds.service
         self._clock = clock
         self._keeper = CounterKeeper(broker, random.Random(), times)
         self._listeners: list[Callable[[Condition], None]] = []
         self._watch = Background(self._watching)
         self._events = broker.events
+        self._file = sink if isinstance(sink, FileSink) else None
+        self._lost, self._say_again_s = 0, 0.0  # events that the file did not take, as was said
         self._flush = Background(self._flushing)
 
     @classmethod
@@ -97,8 +100,7 @@ class Node:
         store = await open_store(address, clock=clock)
         try:
             broker, maintenance = _service(settings, address, store, clock, chance or random.SystemRandom(), sink)
-            journal = sink if isinstance(sink, JournalSink) else None
-            node = cls(settings, store, broker, maintenance, clock, times, peers_of, journal)
+            node = cls(settings, store, broker, maintenance, clock, times, peers_of, sink)
             await node.look()
         except BaseException:
             await store.close()
@@ -137,7 +139,8 @@ class Node:
     async def look(self) -> None:
         """How is the store now?"""
         found = await examine(self.store, self.settings.max_skew_s, self.condition.draining)
-        self._set(msgspec.structs.replace(found, doubled=self._maintenance.doubled))
+        draining = self.condition.draining  # asked anew: it may have been told to drain while the store was asked
+        self._set(msgspec.structs.replace(found, draining=draining, doubled=self._maintenance.doubled))
 
     async def close(self) -> None:
         """Finish what was begun and give back what is owned."""
@@ -162,7 +165,15 @@ class Node:
         """A killed node takes at most the last second's events with it."""
         while True:
             await self._clock.sleep(FLUSH_EVENTS_S)
-            self._events.flush()
+            self.flush_events()
+
+    def flush_events(self) -> None:
+        """What a file does not take is lost, and said: not more often than once a minute."""
+        self._events.flush()
+        now_s = self._clock.elapsed_s()
+        if self._file is not None and self._file.dropped > self._lost and now_s >= self._say_again_s:
+            self._lost, self._say_again_s = self._file.dropped, now_s + SAY_LOST_S
+            log.warning("%s takes no events: %d were lost since the start", self.settings.events, self._lost)
 
     def _set(self, condition: Condition) -> None:
         before, self.condition = self.condition, condition

@@ -228,7 +228,9 @@ class Catalog:
 
         def decide(row: CatalogRow | None) -> QueueRecord | None:
             if row is not None and row.live:
-                if (row.record.kind, row.record.options) != (kind, wanted):
+                if row.record.kind != kind:
+                    raise Conflict(f"queue {name} exists as a {row.record.kind} queue: delete it, or use another name")
+                if row.record.options != wanted:
                     raise Conflict(f"queue {name} exists with other options: change or delete it, or use another name")
                 return None
             generation = row.generation + 1 if row else 1
