@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from tests.acceptance.client_processes import CAPELLINI, DEADLINE_S, free_port, poll, running_node
 from tests.acceptance.commands import lines, process, refused, run, said
 
@@ -56,9 +57,10 @@ def test_quick_start_on_a_folder_alone(tmp_path: Path) -> None:
     assert said(at, "get", "jobs", of=process) == ""
 
 
-def test_lines_that_are_piped_in_are_messages(node_address: str, queue: str) -> None:
+@pytest.mark.parametrize("body", [(), ("-",)])
+def test_lines_that_are_piped_in_are_messages(node_address: str, queue: str, body: tuple[str, ...]) -> None:
     said(node_address, "queue", "create", queue)
-    assert said(node_address, "put", queue, "--attribute", "a=b", stdin=b"one\ntwo\r\nthree") == "put 3\n"
+    assert said(node_address, "put", queue, *body, "--attribute", "a=b", stdin=b"one\ntwo\r\nthree") == "put 3\n"
     found = lines(node_address, "get", queue, "-n", "10", "--ack")
     assert sorted(each["body"] for each in found) == ["one", "three", "two"]
     assert all(each["attributes"] == {"a": "b"} and each["deliveries"] == 1 for each in found)

@@ -7,8 +7,10 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -78,6 +80,49 @@ def test_a_folder_that_does_not_exist_is_said_and_not_made(tmp_path: Path, verb:
     done = CliRunner().invoke(capellini, [*verb.split(), "--at", f"rocks:{tmp_path / 'empty'}"])
     assert (done.exit_code, "empty holds no store" in done.stderr) == (2, True)
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_looked_at_is_said_in_a_sentence(tmp_path: Path) -> None:
+    at = f"rocks:{tmp_path}/{'long' * 100}"
+    for verb in (["queue", "list"], ["queue", "create", "jobs"]):
+        done = CliRunner().invoke(capellini, [*verb, "--at", at])
+        assert (done.exit_code, "File name too long" in done.stderr) == (2, True), verb
+    done = CliRunner().invoke(capellini, ["doctor", at])
+    assert (done.exit_code, "bad  folder:" in done.output) == (1, True)
+
+
+def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """All verbs, and the verbs of verbs."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    for name in command.list_commands(context := click.Context(command)):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from commands(found, *path, name)
+
+
+def test_every_option_of_every_verb_is_explained() -> None:
+    found = dict(commands(capellini))
+    assert len(found) > 50
+    silent = [
+        (*path, option.opts[-1])
+        for path, command in found.items()
+        for option in command.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert silent == []
+
+
+def test_output_that_cannot_be_written_is_said_in_a_sentence_and_a_closed_one_is_none(tmp_path: Path) -> None:
+    at = f"rocks:{tmp_path / 'data'}"
+    run("queue", "create", "jobs", "--at", at)
+    command = f"{sys.executable} -m capellini.cli.main queue list --at {at}"
+    full = subprocess.run(f"{command} >/dev/full", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert (full.returncode, full.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in full.stderr
+    closed = subprocess.run(f"{command} >&-", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert (closed.returncode, closed.stderr) == (0, "")
 
 
 def test_a_new_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -184,3 +229,17 @@ def test_long_work_shows_how_far_it_is_to_people_and_not_to_programs(tmp_path: P
     assert (code, "merging shards" in seen, "1/1" in seen) == (0, True, True)
     piped = run("backup", at, str(tmp_path / "other"))
     assert (piped.returncode, piped.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["queue", "create", "later", "kind=timed"], "--kind"),
+        (["queue", "create", "later", "--set", "name=other"], "no option of a queue"),
+        (["group", "create", "feed", "readers", "--set", "start=latest"], "--start"),
+    ],
+)
+def test_what_is_no_option_is_said_before_anybody_is_asked(command: list[str], says: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(capellini, [*command, "--at", f"rocks:{tmp_path / 'data'}"])
+    assert done.exit_code == 2
+    assert says in done.output

@@ -67,7 +67,7 @@ def show(chosen: LocalCluster, as_json: bool) -> None:
 
 @cluster.command()
 @common
-@click.option("--nodes", type=click.IntRange(1, MOST_NODES), default=3, show_default=True)
+@click.option("--nodes", type=click.IntRange(1, MOST_NODES), default=3, show_default=True, help="How many.")
 @click.option("--dcs", type=click.IntRange(1, 2), default=1, show_default=True, help="Data centres; nodes take turns.")
 @click.option("--commitlog-sync", type=click.Choice(COMMITLOG_SYNCS), default="batch", show_default=True,
               help="When a write is confirmed: periodic does so before it is on disk.")  # fmt: skip

@@ -98,7 +98,7 @@ def _json(each: Reading | Problem) -> Any:
 @click.option("--prefix", default="", help="Only names that begin so.")
 @click.option("--queues", is_flag=True, help="Those that keep the statistics of queues, instead of the others.")
 @click.option("--after", default="", metavar="NAME", help="Go on after this one.")
-@click.option("-n", "--count", type=click.IntRange(1, 10_000), default=1_000, show_default=True)
+@click.option("-n", "--count", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="At most.")
 def list_all(at: str, as_json: bool, prefix: str, queues: bool, after: str, count: int) -> None:
     """List counters, with their kinds."""
     if queues and not prefix.startswith(QUEUES):

@@ -22,7 +22,7 @@ def dead() -> None:
 @dead.command(name="list")
 @talks
 @place_argument()
-@click.option("-n", "--count", type=click.IntRange(1, MAX_BATCH), default=100, show_default=True)
+@click.option("-n", "--count", type=click.IntRange(1, MAX_BATCH), default=100, show_default=True, help="At most.")
 @click.option("--after", default="", metavar="ID", help="Go on after this id.")
 def list_all(at: str, as_json: bool, queue: str, count: int, after: str) -> None:
     """List dead letters that came from QUEUE."""

@@ -26,7 +26,7 @@ debug.add_command(journal)
 @debug.command()
 @talks
 @queue_argument()
-@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True)
+@click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="At most.")
 def buckets(at: str, as_json: bool, queue: str, limit: int) -> None:
     """Show the buckets that are not finished."""
     with talking(at) as client:

@@ -21,7 +21,6 @@ from capellini.cli.speaking import (
     talking,
     talks,
 )
-from capellini.model.errors import Invalid
 from capellini.model.log import EARLIEST, LATEST, GroupInfo, GroupLag, GroupOptions
 
 FILTER: Final = "filter"
@@ -60,15 +59,19 @@ def group_values(texts: Sequence[str]) -> dict[str, Any]:
     for name, text in pairs(texts, "an option").items():
         if name == FILTER:
             raise click.UsageError("a filter is given as --filter ATTRIBUTE=VALUE,VALUE")
+        if name in ("queue", "group", "name", "start"):
+            raise click.UsageError(f"{name} is no option of a group; where it starts is given as --start")
         if name not in types:
             values[name] = text  # the node says which there are
         elif not text:
             values[name] = None
         else:
+            whole = types[name] == int | None
             try:
-                values[name] = int(text) if types[name] == int | None else float(text)
+                values[name] = int(text) if whole else float(text)
             except ValueError:
-                raise Invalid(f"{name} is a number, not {text!r}") from None
+                noun = "a whole number" if whole else "a number"
+                raise click.UsageError(f"{name} is {noun}, not {text!r}") from None
     return values
 
 
@@ -136,8 +139,8 @@ def create(
 ) -> None:
     """Create GROUP of the log queue QUEUE; the same again is fine."""
     wanted = filters_of(filters)
+    options = {**group_values(settings), **({FILTER: wanted} if wanted else {})}
     with talking(at) as client:
-        options = {**group_values(settings), **({FILTER: wanted} if wanted else {})}
         say_group(client.groups.create(queue, group, start=position(start), **options), as_json)
 
 

@@ -7,6 +7,7 @@ act.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Final
 
@@ -74,11 +75,24 @@ def capellini() -> None:
 def main() -> None:
     from capellini.model.errors import CannotOpen, CapelliniError, Invalid
 
+    _stand_in()
     try:
         capellini.main(standalone_mode=True)
     except CapelliniError as error:
         click.echo(f"Error: {error.says}", err=True)
         sys.exit(2 if isinstance(error, CannotOpen | Invalid) else 1)
+    except OSError as error:  # a full disk under the output, as a rule
+        click.echo(f"Error: {error}; what was asked for may have been done all the same", err=True)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # or the interpreter complains of it once more at its end
+        sys.exit(1)
+
+
+def _stand_in() -> None:
+    """What the caller has closed (`>&-`) is opened on nothing: else the next socket gets its number, and libuv aborts
+    at the end of one that is numbered like stdout."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 if __name__ == "__main__":

@@ -177,7 +177,8 @@ def _whole(path: str) -> str:
 @click.argument("queue")
 @click.argument("path")
 @click.option("--checkpoint", metavar="FOLDER", help="How far it is; needed unless it is a snapshot.")
-@click.option("--form", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True)
+@click.option("--form", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True,
+              help="Of the tables.")
 @click.option("--once/--go-on", default=True, help="Archive what is there (default), or go on with what comes.")
 @click.option("--snapshot", is_flag=True, help="Of a work or timed queue: what is in it now.")
 @click.option("--missing", type=click.Choice(["fail", "oldest"]), default="fail", show_default=True,
@@ -354,7 +355,7 @@ def _say_audit(said: list[dict[str, Any]], shown: list[dict[str, Any]]) -> None:
 @click.argument("page", metavar="PAGE.html")
 @click.option("--form", help="json, parquet or delta; by what is there unless given.")
 @click.option("--archive", "kept", default="", metavar="ARCHIVE", help="For the most frequent attributes, too.")
-@click.option("--title", default="Queues by the hour", show_default=True)
+@click.option("--title", default="Queues by the hour", show_default=True, help="Of the page.")
 def report(
     master: str, memory_mb: int | None, settings: tuple[str, ...], journal: str, page: str, form: str | None,
     kept: str, title: str,

@@ -38,7 +38,9 @@ def put(
     at: str, as_json: bool, queue: str, body: str | None, file: BinaryIO | None, lines: bool,
     attributes: tuple[str, ...], delay_s: float, due: str | None, key: str | None,
 ) -> None:  # fmt: skip
-    """Put BODY into QUEUE; without BODY, one message per line of what is piped in."""
+    """Put BODY into QUEUE; without BODY, or with '-', one message per line of what is piped in."""
+    if body == "-" and file is None:
+        body, lines = None, True
     if body is not None and (file is not None or lines):
         raise click.UsageError("give either BODY, --file or --lines")
     if body is None and file is None:

@@ -80,8 +80,9 @@ def _shown(value: float | dict[str, float] | None, about: str) -> str:
 @click.argument("more", nargs=-1, metavar="[NAME=VALUE]...", shell_complete=option_names)
 def create(at: str, as_json: bool, name: str, kind: str, settings: tuple[str, ...], more: tuple[str, ...]) -> None:
     """Create a queue; the same again is fine. Options may also follow the name, as in `queue set`."""
+    options = option_values((*settings, *more), kind)
     with talking(at, makes=True) as client:
-        say_queue(client.create_queue(name, kind, **option_values((*settings, *more), kind)), as_json)
+        say_queue(client.create_queue(name, kind, **options), as_json)
 
 
 @queue.command(name="list")

@@ -11,8 +11,8 @@ def schema() -> None:
 
 
 @schema.command("print")
-@click.option("--keyspace", default="capellini", show_default=True)
-@click.option("--replication", default="1", show_default=True, help="3, or dc1:3,dc2:2.")
+@click.option("--keyspace", default="capellini", show_default=True, help="Where the tables are made.")
+@click.option("--replication", default="3", show_default=True, help="3, or dc1:3,dc2:2; on a single node 1.")
 def print_(keyspace: str, replication: str) -> None:
     """Print the statements that make keyspace and tables."""
     from capellini.model.address import parse

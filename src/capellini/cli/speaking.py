@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_AT: Final = f"http://127.0.0.1:{NODE_PORT}"
+NODE_AT: Final = "Where the node is: http://HOST:PORT; also from CAPELLINI_AT."
 PROBE_S: Final = 3.0
 PATIENCE_S: Final = 10.0  # of one call, once a node was there; a person waits with us
 SHOWN_CHARS: Final = 60  # of a body in a table
@@ -91,7 +92,7 @@ def advice(error: CapelliniError) -> str:
         return f"{says}\nSee `capellini queue list`, or make it: `capellini queue create NAME`."
     if isinstance(error, Paused):
         return f"{says}\nEnd the pause with `capellini queue resume NAME`."
-    if isinstance(error, Unknown):
+    if isinstance(error, Unknown) and "is this a node" not in says:
         return f"{says}\nLook with `capellini peek QUEUE` before you repeat it; puts with --key can be repeated safely."
     if isinstance(error, Unavailable) and says.startswith("no connection to http"):
         return f"{says}\nIs a node running? Start one with `capellini serve`, or say where it is with --at ADDRESS."
@@ -254,13 +255,16 @@ def option_values(texts: Sequence[str], kind: str) -> dict[str, float | str]:
     types = {option.name: option.type for option in KINDS.get(kind, ())}
     values: dict[str, float | str] = {}
     for name, text in pairs(texts, "an option").items():
+        if name in ("kind", "name"):
+            raise click.UsageError(f"{name} is no option of a queue; its kind is given as --kind when it is created")
         if types.get(name, str) is str:
             values[name] = text
             continue
         try:
             values[name] = types[name](text)
         except ValueError:
-            raise Invalid(f"{name} is a number, not {text!r}") from None
+            noun = "a whole number" if types[name] is int else "a number"
+            raise click.UsageError(f"{name} is {noun}, not {text!r}") from None
     return values
 
 

@@ -118,7 +118,7 @@ def start(at: str, as_json: bool, queue: str, shard: int) -> None:
 @queue_argument()
 @click.option("--from", "start", metavar="TIME", help="From this time on; now unless given.")
 @click.option("--to", "end", metavar="TIME", help="Before this time; without end unless given.")
-@click.option("-n", "--count", type=click.IntRange(1, MAX_BATCH), default=100, show_default=True)
+@click.option("-n", "--count", type=click.IntRange(1, MAX_BATCH), default=100, show_default=True, help="At most.")
 @click.option("--after", default="", metavar="ID", help="Go on after this id; with --from as its due.")
 def due(at: str, as_json: bool, queue: str, start: str | None, end: str | None, count: int, after: str) -> None:
     """Show what is due in QUEUE between two times, as in 2030-01-31T08:00:00Z."""
