@@ -58,7 +58,7 @@ java: setup
 	@$(BIN)/python -m capellini.local.jars
 
 test: setup java check ## all checks and all tests but the full-size ones
-	$(PYTEST) $(TOGETHER)
+	$(PYTEST) $(TOGETHER) --durations 30
 
 test-fast: setup ## the minute-long part: no Cassandra, nothing slow
 	$(PYTEST) -q $(TOGETHER) -m "not long and not cassandra and not slow and not spark"

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, get_type_hints
 
 import click
@@ -22,6 +23,7 @@ from prometheus_client.core import Metric
 from tests.unit.memory_service import MemoryService
 
 import capellini
+from capellini.api.counters import CounterMetrics
 from capellini.api.gate import Gate
 from capellini.api.journal_metrics import JournalMetrics
 from capellini.api.limits import Limits
@@ -39,6 +41,7 @@ from capellini.model.timed import MAX_DUE_S, ShardView
 from capellini.node.journal import JournalFigures
 from capellini.node.settings import TABLE, Settings
 from capellini.proof.checkers import CHECKERS
+from capellini.queues.work import looking
 from capellini.store.interface import Counts
 from capellini.store.schema import TABLES
 
@@ -169,7 +172,10 @@ def queue_families() -> list[Metric]:
     timed = TimedMetrics(lambda: TimedFigures((1,)), _no_views)
     journal = JournalMetrics(lambda: JournalFigures(0, 0, 0, 0))
     queues = QueueMetrics(MemoryService(), lambda: 0.0)
-    return [*queues.collect(), *timed.collect(), *LogMetrics(LogFigures).collect(), *journal.collect()]
+    counting: Any = SimpleNamespace(counters=SimpleNamespace(figures=CounterFigures))
+    counters = CounterMetrics(counting)
+    ours = [*queues.collect(), *timed.collect(), *LogMetrics(LogFigures).collect()]
+    return [*ours, *journal.collect(), *counters.collect()]
 
 
 def test_metrics_that_are_named_exist() -> None:
@@ -177,7 +183,6 @@ def test_metrics_that_are_named_exist() -> None:
     metrics = Metrics(gate, store_counts=Counts)
     metrics.request(None, 200, 0.1)
     known = set(re.findall(r"^(?:# TYPE )?(\w+)", metrics.text()[0].decode(), re.MULTILINE))
-    known |= {f"capellini_counters_{figure}_total" for figure in get_type_hints(CounterFigures)}
     for family in queue_families():
         known.add(f"{family.name}_total" if family.type == "counter" else family.name)
     for name in NAMES:
@@ -190,6 +195,12 @@ def test_every_metric_of_a_node_is_explained() -> None:
     families = {family.name for family in Metrics(Gate(Limits()), store_counts=Counts).collect()}
     families |= {family.name for family in queue_families()}
     assert {each for each in families if each not in page and not each.startswith("capellini_store_")} == set()
+
+
+def test_every_state_of_a_message_is_explained() -> None:
+    table = text_of("docs/operations.md").partition("| state | do |\n|---|---|\n")[2].partition("\n\n")[0]
+    told = {name for row in table.splitlines() for name in row.split("|")[1].strip().split(", ")}
+    assert told == {*looking._SAYS, "acked", "moved", "expired"}
 
 
 def test_every_table_and_column_is_explained() -> None:

@@ -1,7 +1,8 @@
 """Reading a log queue on the embedded store: how soon a message is there, and what an old position costs.
 
     latency_p99_ms_at_1000_per_s   one stream puts 1,000 messages a second, one delivers; put to delivered, both in one
-                                   process, so that one clock tells both times
+                                   process, so that one clock tells both times; what an fsync of this disk took
+                                   right after is told with it, since each message waits for one
     old_position_cost              time per message from a position a million messages back, over that at the tail;
                                    once more after a restart of the node; the worse of both counts
 """
@@ -20,10 +21,11 @@ import msgspec
 from capellini.bench.figures import Detail, Figure, judge, unmeasured
 from capellini.bench.peers.capellini_log import CapelliniLog
 from capellini.bench.peers.capellini_node import VISIBILITY_S
-from capellini.bench.usage import memory_mb
+from capellini.bench.usage import bare_sync_ms, memory_mb
 from capellini.client.aio import AsyncClient
 from capellini.client.connecting import connect_async
 from capellini.model.errors import CapelliniError
+from capellini.model.service import Done, Problem
 
 LATENCY: Final = "log.rocks.latency_p99_ms_at_1000_per_s"
 OLD: Final = "log.rocks.old_position_cost"
@@ -65,6 +67,7 @@ async def _latency(server: CapelliniLog, scale: Scale) -> Figure:
         await client.create_queue("steady", "log")
         await client.groups.create("steady", "readers", visibility_s=VISIBILITY_S)
         late_ms: list[float] = []
+        acks: list[asyncio.Task[list[Done | Problem]]] = []
         total = int(PER_S * (scale.seconds + WARM_S))
         async with client.stream_put("steady") as producer, client.stream("steady", group="readers") as consumer:
 
@@ -73,7 +76,7 @@ async def _latency(server: CapelliniLog, scale: Scale) -> Figure:
                     found = await consumer.batch()
                     now_s = time.perf_counter()
                     late_ms.extend((now_s - float(each.raw.partition(b" ")[0])) * 1000 for each in found)
-                    await consumer.ack_many(found)
+                    acks.append(asyncio.create_task(consumer.ack_many(found)))  # beside: it is no part of a delivery
 
             reading = asyncio.create_task(consume())
             began_s = time.perf_counter()
@@ -82,9 +85,12 @@ async def _latency(server: CapelliniLog, scale: Scale) -> Figure:
                 await asyncio.sleep(max(0.0, meant_s - time.perf_counter()))
                 await producer.send(f"{meant_s:.6f} ".encode().ljust(BODY_BYTES, b"x"))
             await reading
+            await asyncio.gather(*acks)
+    sync_p50_ms, sync_p99_ms = await asyncio.to_thread(bare_sync_ms, server.folder)
     warm = sorted(late_ms[int(PER_S * WARM_S) :])
     detail: Detail = {f"p{q}_ms": round(warm[int(len(warm) * q / 100)], 2) for q in (50, 90, 99)}
     detail |= {"p99.9_ms": round(warm[int(len(warm) * 0.999)], 2), "messages": len(warm), "per_s": PER_S}
+    detail |= {"bare_fsync_p50_ms": round(sync_p50_ms, 2), "bare_fsync_p99_ms": round(sync_p99_ms, 2)}
     return judge(LATENCY, warm[int(len(warm) * 0.99)], detail)
 
 

@@ -1,14 +1,20 @@
-"""What processes use, from /proc: CPU time of a server with all its children, memory, and bytes written to disks."""
+"""What processes use, from /proc: CPU time of a server with all its children, memory, and bytes written to disks. And
+what the disk is like: times that wait for it mean little without that."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+import time
 from pathlib import Path
 from typing import Final
 
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 PROC: Final = Path("/proc")
+SYNCS: Final = 500
+SYNC_BYTES: Final = 4_096
+SYNC_PAUSE_S: Final = 0.002
 
 
 def cpu_s(pid: int) -> float:
@@ -64,6 +70,20 @@ def memory_mb(pid: int | None = None) -> int:
     """Resident memory of one process; this one unless told."""
     pages = (PROC / str(pid or "self") / "statm").read_text().split()[1]
     return int(pages) * PAGE_BYTES // 1_000_000
+
+
+def bare_sync_ms(folder: Path) -> tuple[float, float]:
+    """How long an fsync of a few new bytes takes there, with nothing around it: the median, and that of 99 in 100."""
+    took_ms: list[float] = []
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        for _ in range(SYNCS):
+            file.write(bytes(SYNC_BYTES))
+            began_s = time.perf_counter()
+            os.fdatasync(file.fileno())
+            took_ms.append((time.perf_counter() - began_s) * 1000)
+            time.sleep(SYNC_PAUSE_S)
+    took_ms.sort()
+    return took_ms[SYNCS // 2], took_ms[SYNCS * 99 // 100]
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from capellini.model.errors import Unavailable, Unknown
-from capellini.store.interface import Batch, Cas, Change, Column, Key, Level, Slice, Table, Type, Value
+from capellini.store.interface import Batch, Cas, Change, Column, Level, Slice, Table, Type, Value
 from capellini.store.simulation.client import SimulatedClient
 from capellini.store.simulation.faults import Faults
 from capellini.store.simulation.loop import run
@@ -43,9 +43,6 @@ SHARED_TABLE: Final = Table(
 )
 
 
-Rows = tuple[tuple[Key, dict[str, Value]], ...]
-
-
 class Busy(msgspec.Struct, frozen=True):
     virtual_s: float
     real_s: float
@@ -72,6 +69,7 @@ async def busy(world: World, virtual_s: float, clients: int = CLIENTS) -> tuple[
 async def _go_round(client: SimulatedClient, number: int, end_s: float) -> tuple[int, int]:
     store, clock, chance = client.store, client.clock, client.random
     block = bytes(100)
+    written: list[dict[str, Value]] = [{"count": at, "block": block} for at in range(ROWS)]  # the store copies
     shared = (f"shared-{number // 2}",)
     batch_number, seen, failed, operations = 0, None, 0, 0
     while client.world.loop.time() < end_s:
@@ -81,8 +79,8 @@ async def _go_round(client: SimulatedClient, number: int, end_s: float) -> tuple
             operations += 1
             try:
                 if turn == 0:
-                    rows: Rows = tuple(((first + at,), {"count": at, "block": block}) for at in range(ROWS))
-                    await store.write(Batch(ROWS_TABLE, place, rows))
+                    keys = zip(range(first, first + ROWS))  # one alone: tuples of one number
+                    await store.write(Batch(ROWS_TABLE, place, tuple(zip(keys, written, strict=True))))
                 elif turn == 1:
                     await store.read(Slice(ROWS_TABLE, place, start=(max(0, first - ROWS),), limit=READ_ROWS))
                 else:
