@@ -64,7 +64,7 @@ test-fast: setup ## the minute-long part: no Cassandra, nothing slow
 	$(PYTEST) -q $(TOGETHER) -m "not long and not cassandra and not slow and not spark"
 
 test-long: setup java check ## everything, at full size
-	$(PYTEST) -m ""
+	$(PYTEST) -m "" -o faulthandler_exit_on_timeout=false
 
 check: setup ## ruff, mypy strict, import contracts
 	$(BIN)/ruff check .

@@ -54,6 +54,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     return Together(config, log)
 
 
+class Telling:
+    """Says what failed at once, and not only at the end: a run that is ended from outside has no end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_line(f"\n{report.nodeid} failed in {report.when}:\n{report.longreprtext}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the process that people see
+        config.pluginmanager.register(Telling(config))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test without the word in its id would start a second cluster in another process."""
     for item in items:

@@ -443,7 +443,6 @@ def test_a_client_that_lives_on_takes_part_in_repair_on_cassandra(
     cassandra_address: str, shared_keyspace: str, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own, "MAINTAIN_AFTER_S", 0.05)
-    replication = len(cassandra_address.split(","))
-    with capellini.connect(f"cassandra://{cassandra_address}/{shared_keyspace}?replication={replication}") as client:
+    with capellini.connect(f"cassandra://{cassandra_address}/{shared_keyspace}?replication=3&timeout_s=20") as client:
         client.create_queue(queue)
         poll(lambda: (client.pointers(queue).repaired_by or "").startswith("client-"), "the client repairs the queue")

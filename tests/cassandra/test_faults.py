@@ -69,9 +69,9 @@ class Trouble:
 
 
 async def test_killed_and_paused_nodes_lose_nothing_of_any_kind(
-    broken_cluster: LocalCluster, fresh_keyspace: str, tmp_path: Path, record_property: Tell
+    broken_cluster: LocalCluster, shared_keyspace: str, tmp_path: Path, record_property: Tell
 ) -> None:
-    servers = nodes_on(broken_cluster, fresh_keyspace, tmp_path)
+    servers = nodes_on(broken_cluster, shared_keyspace, tmp_path)
     work = Flow(servers, 1, 2_000, visibility_s=6.0, pause_s=0.1, batch=BATCH)
     timed = TimedFlow(servers, 1, 1_000, due_within_s=5.0, pause_s=0.15, queue="later")
     chain: dict[str, float | str] = {"mode": "cp", "ordered": "total", "level": "all"}

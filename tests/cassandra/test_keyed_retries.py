@@ -71,7 +71,7 @@ class Pair:
 
 @pytest.fixture
 async def pair(cassandra_address: str, shared_keyspace: str) -> AsyncIterator[Pair]:
-    address = parse(f"cassandra://{cassandra_address}/{shared_keyspace}?replication=3")
+    address = parse(f"cassandra://{cassandra_address}/{shared_keyspace}?replication=3&timeout_s=20")
     stores = [await open_store(address), await open_store(address)]
     pair = Pair(*stores)
     try:

@@ -24,7 +24,7 @@ SHARDS = 4
 async def servers(
     cassandra_cluster: LocalCluster, shared_keyspace: str, tmp_path: Path
 ) -> AsyncIterator[tuple[str, list[Server]]]:
-    store = f"cassandra://{cassandra_cluster.contact_points()}/{shared_keyspace}?replication=3"
+    store = f"cassandra://{cassandra_cluster.contact_points()}/{shared_keyspace}?replication=3&timeout_s=20"
     found = [Server(name, store, tmp_path) for name in ("n1", "n2")]
     try:
         for server in found:

@@ -1,8 +1,8 @@
-"""A process that archives a queue, compacts the archive and replays it, to be killed at any moment.
+"""A process that archives a queue, compacts the archive or replays it, to be killed at any moment.
 
-    python -m tests.spark.kill_child AT FOLDER MAX_ROWS FORM
+    python -m tests.spark.kill_child AT FOLDER MAX_ROWS FORM PART
 
-It says how far it is, a line for each part of that and each batch; run again it goes on.
+It says when it begins, when it is done, and a line for each batch; run again it goes on.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ def say(rows: int, left: int | None) -> None:
     print(f"rows {rows}", flush=True)
 
 
-def go_on(spark: SparkSession, at: str, folder: Path, max_rows: int, form: str) -> None:
-    path, states = str(folder / form), (str(folder / f"{part}-{form}") for part in ("archiving", "replaying"))
-    print(f"archiving {form}", flush=True)
-    archive(spark, Archive(at, "kept", path, next(states), form, max_rows=max_rows, task_rows=700), say)
-    if form == "parquet":
-        print(f"compacting {form}", flush=True)
-        compact(spark, path)
-    print(f"replaying {form}", flush=True)
-    replay(spark, Replay(at, f"again-{form}", next(states), path, per_s=PER_S), say)
-    print("replayed", flush=True)
+def go_on(spark: SparkSession, at: str, folder: Path, max_rows: int, form: str, part: str) -> None:
+    path, state = str(folder / form), str(folder / f"{part}-{form}")
+    print(f"{part} {form}", flush=True)
+    match part:
+        case "archiving":
+            archive(spark, Archive(at, "kept", path, state, form, max_rows=max_rows, task_rows=700), say)
+        case "compacting":
+            compact(spark, path)
+        case "replaying":
+            replay(spark, Replay(at, f"again-{form}", state, path, per_s=PER_S), say)
+    print("done", flush=True)
 
 
-def main(at: str, folder: str, max_rows: str, form: str) -> None:
+def main(at: str, folder: str, max_rows: str, form: str, part: str) -> None:
     small = Plan("local[1]", memory_mb=768, shuffle_partitions=1, delta=form == "delta", settings=SMALL)
-    go_on(session(small), at, Path(folder), int(max_rows), form)
+    go_on(session(small), at, Path(folder), int(max_rows), form, part)
 
 
 if __name__ == "__main__":
