@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import capellini
 from capellini.api.serving import serve
 from capellini.model.errors import Full, InUse, Unavailable
 from capellini.model.message import NewMessage
@@ -17,6 +18,7 @@ from capellini.node.condition import Condition
 from capellini.node.node import Node, examine
 from capellini.node.settings import Settings
 from capellini.store.rocks import RocksStore
+from capellini.store.worker import SyncWorker
 
 PATIENCE_S = 20.0
 
@@ -135,6 +137,24 @@ async def test_serve_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
         stop.set()
         await task
     assert not (tmp_path / "data" / "s").exists()
+
+
+async def test_a_node_whose_disk_fails_ends_and_what_was_confirmed_is_there_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serve(settings(tmp_path), told.set_result))
+    async with asyncio.timeout(PATIENCE_S), capellini.connect_async((await told)[0], patience_s=0) as client:
+        await client.create_queue("jobs")
+        await client.put("jobs", b"confirmed")
+        with monkeypatch.context() as disk:
+            disk.setattr(SyncWorker, "_timed_flush", lambda self: OSError("the disk is gone"))
+            with pytest.raises(capellini.Unknown):
+                await client.put("jobs", b"perhaps")
+            with pytest.raises(Unavailable, match=r"the disk is gone.* on the disk"):
+                await task
+    async with asyncio.timeout(PATIENCE_S), capellini.connect_async(f"rocks:{tmp_path / 'data'}") as client:
+        assert (await client.get("jobs"))[0].body == b"confirmed"
 
 
 def _read(url: str) -> bytes:

@@ -4,7 +4,8 @@
     SIGTERM, SIGINT ──▶ unready, long polls answered ──▶ (drain_s: acks still come) ──▶ no new connections,
     what was begun is finished ──▶ maintenance gives its lease back ──▶ the store is closed
 
-A second signal ends the process at once.
+A second signal ends the process at once. So does, in good order, a store that cannot go on (an fsync failed: nobody
+knows what the disk has): whoever watches over the process starts it anew, and what was confirmed is read from the disk.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from capellini.api.log_metrics import LogMetrics, figures_of
 from capellini.api.server import Server, bound, is_loopback
 from capellini.api.timed_metrics import TimedFigures, TimedMetrics
 from capellini.model.address import RocksAddress
+from capellini.model.errors import StoreError, Unavailable
 from capellini.node.config import address_of, announced, listen_of, name_of
 from capellini.node.node import Node, PeersOf
 from capellini.node.settings import Settings
@@ -68,7 +70,8 @@ async def serve(
     peers_of: PeersOf | None = None,
 ) -> None:
     """Runs until a signal, or until `stop`. `announce` is told where it listens; `folder_socket` names the Unix socket
-    for those who share the folder of an embedded store; `peers_of` says how other nodes are reached."""
+    for those who share the folder of an embedded store; `peers_of` says how other nodes are reached. Raises Unavailable
+    when the store cannot go on."""
     stop = stop or asyncio.Event()
     host, port = listen_of(settings)
     sockets = await bound(host, port)
@@ -97,6 +100,7 @@ async def serve(
         if folder_socket is not None and isinstance(address, RocksAddress):
             await server.listen_unix(folder_socket(Path(address.folder)))
         node.subscribe(server.see)
+        node.subscribe(lambda _: stop.set() if node.store.broken else None)
         _on_signal(stop)
         announce(server.addresses)
         if not is_loopback(host):
@@ -105,12 +109,23 @@ async def serve(
         await stop.wait()
         log.info("stopping")
         await node.drain()
-        if settings.drain_s:
+        if settings.drain_s and not node.store.broken:
             await asyncio.sleep(settings.drain_s)
     finally:
         await server.close(settings.shutdown_s)
-        await node.close()
+        await _closed(node)
+    if node.store.broken:
+        raise Unavailable(f"{node.store.broken}. The node has ended; what was confirmed is on the disk")
     log.info("stopped")
+
+
+async def _closed(node: Node) -> None:
+    """What cannot be given back any more is taken over by others, or at the next start."""
+    try:
+        await node.close()
+    except StoreError:
+        if not node.store.broken:
+            raise
 
 
 def _on_signal(stop: asyncio.Event) -> None:

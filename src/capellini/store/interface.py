@@ -256,6 +256,11 @@ class Store(ABC):
         return False
 
     @property
+    def broken(self) -> str | None:
+        """Embedded: what ended it for good. Nothing works any more until it is opened again."""
+        return None
+
+    @property
     def lonely(self) -> bool:
         """Embedded: one caller at a time asked for something lately, so that nobody is to be waited for."""
         return False

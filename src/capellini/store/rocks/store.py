@@ -324,6 +324,10 @@ class RocksStore(Store):
         return True
 
     @property
+    def broken(self) -> str | None:
+        return None if self._worker.failure is None else self._worker.failure.says
+
+    @property
     def lonely(self) -> bool:
         return self._worker.lonely
 
