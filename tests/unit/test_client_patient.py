@@ -25,6 +25,7 @@ from capellini.model.errors import (
 )
 from capellini.model.message import NewMessage
 from capellini.model.service import Done, NackItem, ParcelAck, Problem, Put, Service
+from capellini.model.timed import MoveItem
 
 R = TypeVar("R")
 ACK = ParcelAck(1, 100, 10, 1, b"12345678", [(0, 3)])
@@ -230,6 +231,15 @@ async def test_nacks_follow_the_rule_of_acks() -> None:
     service = PatientService(Nacks(Unknown("lost"), [STALE]), Patience(), Clock(), random.Random(1))
     (result,) = await service.nack("jobs", [NackItem("a")])
     assert isinstance(result, Problem) and result.error == "unknown"
+
+
+async def test_a_message_that_is_gone_after_a_lost_answer_may_have_been_moved() -> None:
+    gone = Problem(NotFound.name, "no such message")
+    service, _, _ = patient([gone])
+    assert await service.move("later", [MoveItem("a", 1)]) == [gone]
+    service, _, _ = patient(Unknown("lost"), [gone])
+    (result,) = await service.move("later", [MoveItem("a", 1)])
+    assert isinstance(result, Problem) and result.error == "unknown" and "may have been done" in result.says
 
 
 class Parcels(Scripted):

@@ -56,7 +56,7 @@ async def test_lags_extents_seals_and_streams_are_told(tmp_path: Path, monkeypat
         assert values["capellini_log_emergency_stops_total"] == values["capellini_log_extents_dropped_total"] == 0
         assert values['capellini_streams{side="put"}'] == values['capellini_streams{side="get"}'] == 0
 
-        (refused,) = await service.put("feed", [NewMessage(b"x" * 5_000)])
+        (refused,) = await service.put("feed", [NewMessage(b"x" * 3_900)])
         assert isinstance(refused, Problem) and refused.error == Full.name
         async with capellini.connect_async(address) as client, client.stream("feed", group="two") as consumer:
             async with asyncio.timeout(30):

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.log_writers import LogNode, all_of, everything, stored
 
 from capellini.model.clock import RealClock
-from capellini.model.errors import Conflict, Full, Invalid, Unavailable, Unknown
+from capellini.model.errors import Conflict, Full, Invalid, TooLarge, Unavailable, Unknown
 from capellini.queues.log import names
 from capellini.queues.log.appending import GATHER_S, PIPELINE, gather_s
 from capellini.queues.log.rows import Block, read_blocks, unbroken
@@ -554,6 +554,8 @@ def test_a_queue_that_holds_its_most_bytes_refuses() -> None:
             await node.put(b"x" * 200)
         with pytest.raises(Full, match="max_bytes"):
             await node.put(b"x" * 400)
+        with pytest.raises(TooLarge, match="max_bytes is 1000"):  # to wait would be in vain
+            await node.put(b"x" * 1_000)
         assert (await node.put(b"x" * 100)).first == 3
 
     simulate(main())

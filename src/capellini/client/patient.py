@@ -83,7 +83,7 @@ COUNTER_RULES: Final[dict[str, Rule]] = {
 
 TIMED_RULES: Final[dict[str, Rule]] = {
     "cancel": Rule.DOUBTFUL,  # what is not found the second time may have been cancelled by the first
-    "move": Rule.SAFELY,
+    "move": Rule.DOUBTFUL,  # what is not found the second time may have been moved by the first, and delivered
     "due_between": Rule.FREELY,
     "shards": Rule.FREELY,
     "stop_shard": Rule.SAFELY,

@@ -23,7 +23,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from capellini.model.clock import Clock
-from capellini.model.errors import CapelliniError, Full, Invalid, NotFound, Stale, StoreError, Unavailable
+from capellini.model.errors import CapelliniError, Full, Invalid, NotFound, Stale, StoreError, TooLarge, Unavailable
 from capellini.model.message import Delivery
 from capellini.model.options import INTERNAL, KINDS, OFF, check_name
 from capellini.model.service import Done, NackItem, Problem, Put
@@ -77,11 +77,10 @@ class Delaying:
 
     async def put(self, record: QueueRecord, messages: Sequence[Scheduled]) -> list[Put | Problem]:
         """One answer per message, in order. Raises Gone when this generation is over."""
-        queue = self._log.queue(record)
-        most = queue.place.options.max_bytes
-        if most and queue.writers.held_bytes + sum(len(one.entry.body) for one in messages) > most:
-            full = Full(f"queue {record.name} holds max_bytes ({most}) already: consume, or wait for its retention")
-            return [Problem.of(full)] * len(messages)
+        try:
+            self._log.queue(record).writers.require_room(sum(len(one.entry.body) for one in messages))
+        except (Full, TooLarge) as refused:
+            return [Problem.of(refused)] * len(messages)
         return await (await self._waiting(record)).put(messages)
 
     async def _waiting(self, record: QueueRecord) -> TimedQueue:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from capellini.model.chunks import NO_PRODUCER, Head
-from capellini.model.errors import CapelliniError, Full, StoreError, Unavailable, Unknown
+from capellini.model.errors import CapelliniError, Full, StoreError, TooLarge, Unavailable, Unknown
 from capellini.model.log import Appended
 from capellini.queues.lease import Watcher
 from capellini.queues.log import sequences
@@ -398,11 +398,14 @@ class Writers:
         self.abandon()
 
     def require_room(self, size: int) -> None:
-        """Raises Full."""
-        most = self._place.options.max_bytes
-        if most and self.held_bytes + size > most:
-            self._place.guards["put refused: the queue is full"] += 1
-            raise Full(f"queue {self._place.name} holds max_bytes ({most}) already: consume, or wait for its retention")
+        """Raises Full; or TooLarge, for which there is no room in an empty queue either."""
+        most, name = self._place.options.max_bytes, self._place.name
+        if not most or self.held_bytes + size <= most:
+            return
+        self._place.guards["put refused: the queue is full"] += 1
+        if size > most:
+            raise TooLarge(f"{size} bytes are more than queue {name} may hold (max_bytes is {most}): put fewer at once")
+        raise Full(f"queue {name} holds max_bytes ({most}) already: consume, or wait for its retention")
 
     # -- sharing ------------------------------------------------------------------------------------------------------
 
