@@ -42,6 +42,11 @@ class Troubled(Store):
         self.before: Callable[[Table, Batch | Cas], StoreError | None] = lambda _, __: None
         self.after: Callable[[Table, Batch | Cas], StoreError | None] = lambda _, __: None
         self.blocks: list[tuple[Key, Level]] = []
+        self.disk: asyncio.Future[None] | None = None  # an fsync is said to be under way
+
+    @property
+    def syncing(self) -> asyncio.Future[None] | None:
+        return None if self.disk is None or self.disk.done() else self.disk
 
     async def prepare(self, tables: tuple[Table, ...], create: bool = True) -> None:
         await self.inner.prepare(tables, create)

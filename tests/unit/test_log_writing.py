@@ -14,7 +14,7 @@ from tests.unit.log_writers import LogNode, all_of, everything, stored
 from capellini.model.clock import RealClock
 from capellini.model.errors import Conflict, Full, Invalid, Unavailable, Unknown
 from capellini.queues.log import names
-from capellini.queues.log.appending import GATHER_S, PIPELINE, gather_s
+from capellini.queues.log.appending import GATHER_BYTES, GATHER_S, PIPELINE, gather_s
 from capellini.queues.log.rows import Block, read_blocks, unbroken
 from capellini.queues.log.sequences import read_bound, recover
 from capellini.queues.log.tail import Tail
@@ -129,6 +129,36 @@ def test_what_waits_together_is_one_block_and_is_confirmed_in_order() -> None:
         await node.clock.sleep(1)
         (found,) = (await everything(node)).values()
         assert found[:3] == [b"0", b"1", b"2"]
+
+    simulate(main())
+
+
+def test_what_comes_during_an_fsync_is_one_block_after_it() -> None:
+    async def main() -> None:
+        node = await node_in(World())
+        await node.put(b"first")
+        await node.clock.sleep(1)  # and the empty block that says so
+        before = len(node.store.blocks)
+        node.store.disk = asyncio.get_running_loop().create_future()
+        puts = []
+        for number in range(3 * PIPELINE):  # one after the other, so that each would be a block
+            puts.append(asyncio.create_task(node.put(b"%d" % number)))
+            await node.clock.sleep(0.01)
+        assert len(node.store.blocks) == before
+        node.store.disk.set_result(None)
+        assert [(await put).first for put in puts] == list(range(1, 3 * PIPELINE + 1))
+        blocks = await read_blocks(node.place, (await puts[0]).extent, 0, 1 << 20)
+        assert [block.count for block in blocks if block.count] == [1, 3 * PIPELINE]
+
+    simulate(main())
+
+
+def test_much_is_written_though_an_fsync_is_under_way() -> None:
+    async def main() -> None:
+        node = await node_in(World())
+        await node.put(b"first")
+        node.store.disk = asyncio.get_running_loop().create_future()
+        assert (await node.put(bytes(GATHER_BYTES))).first == 1
 
     simulate(main())
 
