@@ -46,7 +46,9 @@ class Troubled(Store):
 
     @property
     def syncing(self) -> asyncio.Future[None] | None:
-        return None if self.disk is None or self.disk.done() else self.disk
+        if self.disk is None:
+            return self.inner.syncing
+        return None if self.disk.done() else self.disk
 
     async def prepare(self, tables: tuple[Table, ...], create: bool = True) -> None:
         await self.inner.prepare(tables, create)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from capellini.store.simulation.loop import run
 from capellini.store.simulation.world import World
 
 P = bytes(range(16))
+DEADLINE_S = 30.0
 
 
 def simulate(main: Coroutine[Any, Any, None], seed: int = 0) -> None:
@@ -637,6 +639,39 @@ async def test_embedded_extents_roll_survive_a_restart_and_are_dropped_whole(tmp
     found = await everything(node)
     assert sorted(all_of(found)) == sorted(bodies)
     assert all(extent.sealed for extent in node.extents.known())
+    await node.lease.stop()
+    await store.close()
+
+
+async def test_embedded_what_comes_during_an_fsync_is_durable_with_the_next(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path, clock=RealClock(), room_bytes=0)
+    node = await LogNode(store, RealClock(), random.Random(5)).start(alone=True)
+    await node.put(b"first")
+    go, flush, made = threading.Semaphore(0), store._worker._flush, 0
+
+    def slow() -> None:
+        nonlocal made
+        go.acquire()
+        flush()
+        made += 1
+
+    store._worker._flush, store._worker.average_s = slow, 1.0
+    others = asyncio.create_task(store._worker.wait())
+    async with asyncio.timeout(DEADLINE_S):
+        while store.syncing is None:
+            await asyncio.sleep(0)
+        puts = []
+        for number in range(3 * PIPELINE):  # one after the other, so that each would be a block
+            puts.append(asyncio.create_task(node.put(b"%d" % number)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+        go.release()
+        await others
+        assert not any(put.done() for put in puts)
+        go.release()
+        assert [(await put).first for put in puts] == list(range(1, 3 * PIPELINE + 1))
+    assert made == 2
+    store._worker._flush = flush
     await node.lease.stop()
     await store.close()
 

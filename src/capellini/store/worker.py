@@ -32,6 +32,7 @@ from capellini.store.interface import Counts
 
 INLINE_BELOW_S: Final = 0.001_5  # two changes of thread cost a busy loop as much, and no request waits long for it
 GATHER_TURNS: Final = 8  # of the loop, without anybody joining: from its arrival a request takes about five to get here
+SLOW_TURNS: Final = 5  # the same where fsyncs are slow, all in all: what gathered during one takes three to get here
 LONELY: Final = 1.2  # on average fewer than this share an fsync: then nobody is waited for
 ALONE: Final = 8  # fsyncs in a row for one caller each: the next one is made at once
 WEIGHT: Final = 0.1  # of the newest duration in the moving average: some ten fsyncs decide
@@ -151,9 +152,11 @@ class SyncWorker:
         nearer. Whoever is alone waits for nobody. Where fsyncs are slow, whoever misses one waits for two, so that some
         turns always pass; but no more of them, since the disk has nothing to do meanwhile."""
         joined = len(self._waiting)
-        slow = self.average_s >= INLINE_BELOW_S
-        turns = 0 if joined > seen and not slow else turns + 1
-        if (slow or self._shared > LONELY) and turns < GATHER_TURNS:
+        if self.average_s >= INLINE_BELOW_S:
+            turns, enough = turns + 1, SLOW_TURNS
+        else:
+            turns, enough = 0 if joined > seen else turns + 1, GATHER_TURNS if self._shared > LONELY else 0
+        if turns < enough:
             loop.call_soon(self._gather, loop, joined, turns)
         else:
             self._begin(loop)
