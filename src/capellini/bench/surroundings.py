@@ -13,6 +13,8 @@ import asyncio
 import gc
 import os
 import time
+from bisect import bisect_left
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final, Self
 
@@ -21,6 +23,7 @@ from capellini.bench.usage import bare_sync_ms, cpu_s, stolen_s, waited_s
 
 SLEEPS: Final = 500
 SLEEP_S: Final = 0.001
+ARRIVALS: Final = 10  # moments of each fsync at which a message may come
 
 
 class Surroundings:
@@ -49,6 +52,7 @@ class Surroundings:
         self.detail = {
             "bare_fsync_p50_ms": round(quantile(self._syncs_ms, 0.5), 2),
             "bare_fsync_p99_ms": round(quantile(self._syncs_ms, 0.99), 2),
+            "disk_alone_p99_ms": round(disk_alone(self._syncs_ms, 0.99), 2),
             "bare_sleep_p99_ms": round(quantile(self._sleeps_ms, 0.99), 2),
         }
         names = ("node_cpu", "node_waited_cpu", "own_waited_cpu", "stolen_cpu")
@@ -68,3 +72,14 @@ class Surroundings:
 
 def quantile(values: list[float], part: float) -> float:
     return sorted(values)[min(int(len(values) * part), len(values) - 1)]
+
+
+def disk_alone(syncs: list[float], part: float) -> float:
+    """Of messages that come evenly: during a long fsync more of them do."""
+    waits = sorted(
+        (under_way * left / ARRIVALS + own, under_way)
+        for under_way, own in pairwise(syncs)
+        for left in range(1, ARRIVALS + 1)
+    )
+    weights = list(accumulate(weight for _, weight in waits))
+    return waits[min(bisect_left(weights, part * weights[-1]), len(waits) - 1)][0]
