@@ -42,6 +42,13 @@ class Troubled(Store):
         self.before: Callable[[Table, Batch | Cas], StoreError | None] = lambda _, __: None
         self.after: Callable[[Table, Batch | Cas], StoreError | None] = lambda _, __: None
         self.blocks: list[tuple[Key, Level]] = []
+        self.disk: asyncio.Future[None] | None = None  # an fsync is said to be under way
+
+    @property
+    def syncing(self) -> asyncio.Future[None] | None:
+        if self.disk is None:
+            return self.inner.syncing
+        return None if self.disk.done() else self.disk
 
     async def prepare(self, tables: tuple[Table, ...], create: bool = True) -> None:
         await self.inner.prepare(tables, create)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.unit.log_writers import LogNode, all_of, everything, stored
 from capellini.model.clock import RealClock
 from capellini.model.errors import Conflict, Full, Invalid, TooLarge, Unavailable, Unknown
 from capellini.queues.log import names
-from capellini.queues.log.appending import GATHER_S, PIPELINE, gather_s
+from capellini.queues.log.appending import GATHER_BYTES, GATHER_S, PIPELINE, gather_s
 from capellini.queues.log.rows import Block, read_blocks, unbroken
 from capellini.queues.log.sequences import read_bound, recover
 from capellini.queues.log.tail import Tail
@@ -26,6 +27,7 @@ from capellini.store.simulation.loop import run
 from capellini.store.simulation.world import World
 
 P = bytes(range(16))
+DEADLINE_S = 30.0
 
 
 def simulate(main: Coroutine[Any, Any, None], seed: int = 0) -> None:
@@ -129,6 +131,36 @@ def test_what_waits_together_is_one_block_and_is_confirmed_in_order() -> None:
         await node.clock.sleep(1)
         (found,) = (await everything(node)).values()
         assert found[:3] == [b"0", b"1", b"2"]
+
+    simulate(main())
+
+
+def test_what_comes_during_an_fsync_is_one_block_after_it() -> None:
+    async def main() -> None:
+        node = await node_in(World())
+        await node.put(b"first")
+        await node.clock.sleep(1)  # and the empty block that says so
+        before = len(node.store.blocks)
+        node.store.disk = asyncio.get_running_loop().create_future()
+        puts = []
+        for number in range(3 * PIPELINE):  # one after the other, so that each would be a block
+            puts.append(asyncio.create_task(node.put(b"%d" % number)))
+            await node.clock.sleep(0.01)
+        assert len(node.store.blocks) == before
+        node.store.disk.set_result(None)
+        assert [(await put).first for put in puts] == list(range(1, 3 * PIPELINE + 1))
+        blocks = await read_blocks(node.place, (await puts[0]).extent, 0, 1 << 20)
+        assert [block.count for block in blocks if block.count] == [1, 3 * PIPELINE]
+
+    simulate(main())
+
+
+def test_much_is_written_though_an_fsync_is_under_way() -> None:
+    async def main() -> None:
+        node = await node_in(World())
+        await node.put(b"first")
+        node.store.disk = asyncio.get_running_loop().create_future()
+        assert (await node.put(bytes(GATHER_BYTES))).first == 1
 
     simulate(main())
 
@@ -609,6 +641,39 @@ async def test_embedded_extents_roll_survive_a_restart_and_are_dropped_whole(tmp
     found = await everything(node)
     assert sorted(all_of(found)) == sorted(bodies)
     assert all(extent.sealed for extent in node.extents.known())
+    await node.lease.stop()
+    await store.close()
+
+
+async def test_embedded_what_comes_during_an_fsync_is_durable_with_the_next(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path, clock=RealClock(), room_bytes=0)
+    node = await LogNode(store, RealClock(), random.Random(5)).start(alone=True)
+    await node.put(b"first")
+    go, flush, made = threading.Semaphore(0), store._worker._flush, 0
+
+    def slow() -> None:
+        nonlocal made
+        go.acquire()
+        flush()
+        made += 1
+
+    store._worker._flush, store._worker.average_s = slow, 1.0
+    others = asyncio.create_task(store._worker.wait())
+    async with asyncio.timeout(DEADLINE_S):
+        while store.syncing is None:
+            await asyncio.sleep(0)
+        puts = []
+        for number in range(3 * PIPELINE):  # one after the other, so that each would be a block
+            puts.append(asyncio.create_task(node.put(b"%d" % number)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+        go.release()
+        await others
+        assert not any(put.done() for put in puts)
+        go.release()
+        assert [(await put).first for put in puts] == list(range(1, 3 * PIPELINE + 1))
+    assert made == 2
+    store._worker._flush = flush
     await node.lease.stop()
     await store.close()
 

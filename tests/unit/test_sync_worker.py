@@ -1,15 +1,16 @@
-"""Fsyncs of callers that are alone: made at once, and company is noticed all the same."""
+"""Fsyncs of callers that are alone: made at once, and company is noticed all the same. And those of slow disks."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from capellini.model.clock import RealClock
 from capellini.model.errors import Unavailable, Unknown
 from capellini.store.interface import Counts
-from capellini.store.worker import ALONE, SyncWorker
+from capellini.store.worker import ALONE, INLINE_BELOW_S, SyncWorker
 
 
 class Disk:
@@ -78,3 +79,71 @@ async def test_a_failure_is_final_for_one_alone_too() -> None:
     with pytest.raises(Unavailable):
         worker.check()
     assert not worker.clean
+
+
+class SlowDisk(Disk):
+    """Each fsync waits until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Semaphore(0)
+
+    def flush(self) -> None:
+        self.go.acquire()
+        super().flush()
+
+
+def slow(disk: SlowDisk) -> SyncWorker:
+    worker = SyncWorker(disk.flush, RealClock(), Counts())
+    worker.average_s = 100 * INLINE_BELOW_S
+    return worker
+
+
+async def begun(worker: SyncWorker) -> asyncio.Future[None]:
+    while worker.syncing is None:
+        await asyncio.sleep(0)
+    return worker.syncing
+
+
+async def test_an_fsync_beside_the_loop_says_that_it_is_under_way_and_when_it_is_over() -> None:
+    disk = SlowDisk()
+    worker = slow(disk)
+    assert worker.syncing is None
+    first = asyncio.create_task(worker.wait())
+    syncing = await begun(worker)
+    worker.written()
+    second = asyncio.create_task(worker.wait())
+    disk.go.release()
+    await syncing
+    await first
+    assert not worker.clean and not second.done()  # it came too late for that one
+    disk.go.release()
+    await second
+    assert worker.clean and worker.syncing is None and disk.flushes == 2
+    worker.close()
+
+
+async def test_one_that_failed_beside_the_loop_is_over_too() -> None:
+    disk = SlowDisk()
+    worker = slow(disk)
+    disk.broken = True
+    waiting = asyncio.create_task(worker.wait())
+    syncing = await begun(worker)
+    disk.go.release()
+    await syncing
+    assert worker.syncing is None
+    with pytest.raises(Unknown):
+        await waiting
+    worker.close()
+
+
+async def test_on_a_slow_disk_company_is_waited_for_though_nobody_came_lately() -> None:
+    disk = SlowDisk()
+    worker = slow(disk)
+    disk.go.release()
+    first = asyncio.create_task(worker.wait())
+    for _ in range(4):
+        await asyncio.sleep(0)
+    await asyncio.gather(first, worker.wait())
+    assert disk.flushes == 1
+    worker.close()

@@ -3,6 +3,8 @@
     late_p99_ms                  2,000 messages due per second
     idle_then_300ms_late_p99_ms  queues in which nothing happened for longer than a holder's longest back-off; then one
                                  put each, due in 300 ms, at different moments
+
+The disk and the machine are told with each (`surroundings`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Final
 
 from capellini.bench.figures import Figure, judge, unmeasured
 from capellini.bench.peers.capellini_node import Capellini
+from capellini.bench.surroundings import Surroundings
 from capellini.bench.timed_late import Lateness, body_of, by_client, lateness
 from capellini.bench.usage import memory_mb
 from capellini.client.aio import AsyncClient
@@ -39,21 +42,23 @@ async def run(quick: bool, wanted: list[str]) -> list[Figure]:
         await asyncio.to_thread(server.start)
         try:
             async with connect_async(server.address) as client:
-                return [await _measured(name, client, quick, server.pid) for name in wanted]
+                return [await _measured(name, client, quick, server) for name in wanted]
         finally:
             await asyncio.to_thread(server.stop)
 
 
-async def _measured(name: str, client: AsyncClient[bytes], quick: bool, pid: int) -> Figure:
+async def _measured(name: str, client: AsyncClient[bytes], quick: bool, server: Capellini) -> Figure:
     try:
-        if name == "timed.rocks.late_p99_ms":
-            await client.create_queue("steady", "timed", visibility_s=600)
-            found = await lateness(by_client(client, "steady"), PER_S, QUICK_SECONDS if quick else SECONDS)
-        else:
-            found = await _idle(client, QUICK_IDLE_ROUNDS if quick else IDLE_ROUNDS)
+        async with Surroundings(server.folder, server.pid) as around:
+            if name == "timed.rocks.late_p99_ms":
+                await client.create_queue("steady", "timed", visibility_s=600)
+                found = await lateness(by_client(client, "steady"), PER_S, QUICK_SECONDS if quick else SECONDS)
+            else:
+                found = await _idle(client, QUICK_IDLE_ROUNDS if quick else IDLE_ROUNDS)
     except CapelliniError as error:
         return unmeasured(name, error.says)
-    return judge(name, found.quantile(0.99), {**found.detail(), "node_memory_mb": memory_mb(pid)})
+    detail = {**found.detail(), "node_memory_mb": memory_mb(server.pid), **around.detail}
+    return judge(name, found.quantile(0.99), detail)
 
 
 async def _idle(client: AsyncClient[bytes], rounds: int) -> Lateness:

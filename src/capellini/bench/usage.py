@@ -12,7 +12,7 @@ from typing import Final
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 PROC: Final = Path("/proc")
-SYNCS: Final = 500
+SYNCS: Final = 300
 SYNC_BYTES: Final = 4_096
 SYNC_PAUSE_S: Final = 0.002
 
@@ -72,8 +72,25 @@ def memory_mb(pid: int | None = None) -> int:
     return int(pages) * PAGE_BYTES // 1_000_000
 
 
-def bare_sync_ms(folder: Path) -> tuple[float, float]:
-    """How long an fsync of a few new bytes takes there, with nothing around it: the median, and that of 99 in 100."""
+def waited_s(pid: int) -> float:
+    """How long the threads of a process and of its children could have run and had no CPU, up to now."""
+    total_ns = 0
+    for each in family(pid):
+        for thread in (PROC / str(each) / "task").glob("*/schedstat"):
+            try:
+                total_ns += int(thread.read_text().split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return total_ns / 1e9
+
+
+def stolen_s() -> float:
+    """CPU time that the machine below this one gave to others, up to now."""
+    return int((PROC / "stat").read_text().split(maxsplit=9)[8]) / TICKS_PER_S
+
+
+def bare_sync_ms(folder: Path) -> list[float]:
+    """How long fsyncs of a few new bytes take there, with nothing around them."""
     took_ms: list[float] = []
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         for _ in range(SYNCS):
@@ -82,8 +99,7 @@ def bare_sync_ms(folder: Path) -> tuple[float, float]:
             os.fdatasync(file.fileno())
             took_ms.append((time.perf_counter() - began_s) * 1000)
             time.sleep(SYNC_PAUSE_S)
-    took_ms.sort()
-    return took_ms[SYNCS // 2], took_ms[SYNCS * 99 // 100]
+    return took_ms
 
 
 def _stat(pid: int) -> list[str] | None:

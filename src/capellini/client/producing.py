@@ -37,6 +37,8 @@ from capellini.model.service import Service
 log = logging.getLogger("capellini.client")
 
 FLYING_CHUNKS: Final = 16  # under way; more wait, and grow into larger chunks meanwhile
+FLYING_MOST: Final = 64  # ... but one more goes each PACE_S: what reaches the node during an fsync is part of the next
+PACE_S: Final = 0.005
 FLYING_BYTES: Final = 4 * 1024 * 1024
 WAITING_BYTES: Final = 4 * 1024 * 1024  # beyond it `take` waits
 Opens = Callable[[Service, Sequence[str]], Awaitable[PutLane]]
@@ -60,6 +62,7 @@ class Sending:
         self._trouble_since_s: float | None = None
         self._attempt = 0
         self._soon = False
+        self._pace: asyncio.TimerHandle | None = None  # since the pipeline is full and something waits
         self._changed = asyncio.Event()  # something was confirmed or failed
         self._opened = self._closed = False
 
@@ -104,6 +107,17 @@ class Sending:
             return
         while self._waiting and len(self._chunks) < FLYING_CHUNKS and self._flying_bytes < FLYING_BYTES:
             self._send(lane, self._next_chunk())
+        if self._waiting and self._pace is None:
+            self._pace = asyncio.get_running_loop().call_later(PACE_S, self._one_more)
+
+    def _one_more(self) -> None:
+        """Confirmations are slow: nothing waits here for longer than PACE_S unless very much is under way."""
+        self._pace = None
+        lane = self._lane
+        if self._waiting and self._mending is None and not self._closed and lane is not None and not lane.over.done():
+            if len(self._chunks) < FLYING_MOST and self._flying_bytes < FLYING_BYTES:
+                self._send(lane, self._next_chunk())
+            self._cut()
 
     def _next_chunk(self) -> Chunk:
         pieces = [self._waiting.popleft()]

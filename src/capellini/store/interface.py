@@ -31,6 +31,7 @@ What none may do
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -264,6 +265,12 @@ class Store(ABC):
     def lonely(self) -> bool:
         """Embedded: one caller at a time asked for something lately, so that nobody is to be waited for."""
         return False
+
+    @property
+    def syncing(self) -> asyncio.Future[None] | None:
+        """Embedded: an fsync is under way beside the loop; done when it is over. What is written before then has no
+        part in it, and can as well gather. None: there is none."""
+        return None
 
     @abstractmethod
     async def skew_s(self) -> float:

@@ -32,6 +32,7 @@ from capellini.store.interface import Counts
 
 INLINE_BELOW_S: Final = 0.001_5  # two changes of thread cost a busy loop as much, and no request waits long for it
 GATHER_TURNS: Final = 8  # of the loop, without anybody joining: from its arrival a request takes about five to get here
+SLOW_TURNS: Final = 5  # the same where fsyncs are slow, all in all: what gathered during one takes three to get here
 LONELY: Final = 1.2  # on average fewer than this share an fsync: then nobody is waited for
 ALONE: Final = 8  # fsyncs in a row for one caller each: the next one is made at once
 WEIGHT: Final = 0.1  # of the newest duration in the moving average: some ten fsyncs decide
@@ -75,6 +76,7 @@ class SyncWorker:
         self._shared = 1.0  # the moving average of how many share an fsync
         self._alone = 0  # fsyncs in a row that nobody shared
         self._just_now = False  # one was made at once in this turn of the loop
+        self.syncing: asyncio.Future[None] | None = None  # one is being made in the thread; done when it is over
         self.average_s = 0.0
         self.failure: Unavailable | None = None
 
@@ -147,10 +149,14 @@ class SyncWorker:
 
     def _gather(self, loop: asyncio.AbstractEventLoop, seen: int = 0, turns: int = 0) -> None:
         """Where several share an fsync, more may be on their way: each turn of the loop brings what has arrived a step
-        nearer. Whoever is alone waits for nobody."""
+        nearer. Whoever is alone waits for nobody. Where fsyncs are slow, whoever misses one waits for two, so that some
+        turns always pass; but no more of them, since the disk has nothing to do meanwhile."""
         joined = len(self._waiting)
-        turns = 0 if joined > seen else turns + 1
-        if self._shared > LONELY and turns < GATHER_TURNS:
+        if self.average_s >= INLINE_BELOW_S:
+            turns, enough = turns + 1, SLOW_TURNS
+        else:
+            turns, enough = 0 if joined > seen else turns + 1, GATHER_TURNS if self._shared > LONELY else 0
+        if turns < enough:
             loop.call_soon(self._gather, loop, joined, turns)
         else:
             self._begin(loop)
@@ -164,6 +170,7 @@ class SyncWorker:
             self._finish(loop, group, upto, self._timed_flush())
         else:
             self._thread = self._thread or _SyncThread()
+            self.syncing = loop.create_future()
             self._thread.do(lambda: self._flush_for(loop, group, upto))
 
     def _flush_for(self, loop: asyncio.AbstractEventLoop, group: list[asyncio.Future[None]], upto: int) -> None:
@@ -197,6 +204,9 @@ class SyncWorker:
             else:
                 self._counts.unknown += 1
                 future.set_exception(Unknown(f"it may be durable or not: {error or self.failure.says}"))
+        if (over := self.syncing) is not None:
+            self.syncing = None
+            over.set_result(None)
         self._shared += WEIGHT * (len(group) - self._shared)
         self._alone = self._alone + 1 if len(group) == 1 else 0
         if self._waiting:

@@ -6,7 +6,9 @@
 
 A block is what waits when there is room for one: group commit. Several are under way, so that the store is never
 waited for; a later one that is durable first waits for the earlier ones. Each carries what was confirmed when it was
-sent; when nothing follows, an empty block says it (where others read the store).
+sent; when nothing follows, an empty block says it (where others read the store). While a disk makes an fsync beside the
+loop, what comes gathers, and is written as one block when that is over, in time for the next fsync: sooner would be no
+use, and would take the pipeline's places, so that the last would wait for a third fsync.
 
 What fails, and what then happens
 - A block cannot be written: nothing after it can be confirmed, since readers stop at a gap. The writer breaks: it takes
@@ -202,6 +204,11 @@ class Writer:
                     self._nudge.clear()
                     await self._nudge.wait()
                     continue
+                if self._waiting_bytes < GATHER_BYTES and (syncing := self._place.store.syncing) is not None:
+                    syncing.add_done_callback(self._synced)
+                    self._nudge.clear()
+                    await self._nudge.wait()
+                    continue
                 since_s = self._place.clock.elapsed_s() - self._sent_s
                 wait_s = gather_s(self._place.store.alone, self._per_s, since_s, self._waiting_bytes)
                 if wait_s > 0:
@@ -211,6 +218,9 @@ class Writer:
                 self._launch(self._gathered())
         finally:
             self._sending = False
+
+    def _synced(self, _: asyncio.Future[None]) -> None:
+        self._nudge.set()
 
     def _gathered(self) -> list[Item]:
         items = [self._waiting.popleft()]

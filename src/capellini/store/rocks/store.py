@@ -331,6 +331,10 @@ class RocksStore(Store):
     def lonely(self) -> bool:
         return self._worker.lonely
 
+    @property
+    def syncing(self) -> asyncio.Future[None] | None:
+        return self._worker.syncing
+
     def _remember(
         self,
         plan: Plan,
