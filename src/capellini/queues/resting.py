@@ -14,10 +14,19 @@ async def rest(clock: Clock, nudge: asyncio.Event, seconds: float) -> None:
     """Until the nudge is set, at most so long."""
     if nudge.is_set():
         return
-    sleeping = asyncio.ensure_future(clock.sleep(max(seconds, LEAST_S)))
-    waking = asyncio.ensure_future(nudge.wait())
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()  # by hand: `asyncio.wait` costs more than all that is waited for here
+
+    def end(_: object) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    both = loop.create_task(clock.sleep(max(seconds, LEAST_S))), loop.create_task(nudge.wait())
+    for one in both:
+        one.add_done_callback(end)
     try:
-        await asyncio.wait({sleeping, waking}, return_when=asyncio.FIRST_COMPLETED)
+        await over
     finally:
-        sleeping.cancel()
-        waking.cancel()
+        for one in both:
+            one.remove_done_callback(end)
+            one.cancel()

@@ -163,6 +163,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     # ---- what asyncio asks of a loop
 
+    get_debug = staticmethod(bool)  # False, without a frame of Python: each future asks
+
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
@@ -179,9 +181,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._tasks = [each for each in self._tasks if not each.done()]
             self._prune_at = 2 * len(self._tasks) + 1_000
         return task
-
-    def get_debug(self) -> bool:
-        return False
 
     def is_running(self) -> bool:
         return self._running
