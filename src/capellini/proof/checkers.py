@@ -338,7 +338,10 @@ CHECKERS: Final[dict[int, Checker]] = {
 
 def check(history: History) -> list[Violation]:
     """All violations of all promises."""
-    lives = lives_of(history)
+    return check_lives(lives_of(history))
+
+
+def check_lives(lives: Lives) -> list[Violation]:
     return [violation for checker in CHECKERS.values() for violation in checker(lives)]
 
 
@@ -350,6 +353,7 @@ __all__ = [
     "acked_stays_acked",
     "bad_changes_nothing",
     "check",
+    "check_lives",
     "never_early",
     "nothing_invented",
     "nothing_lost",

@@ -15,7 +15,7 @@ What no order of events can explain is accused, nothing else (`proof.checkers`).
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final
 
@@ -170,7 +170,13 @@ def chain_in_order(history: LogHistory, queue: str) -> list[Violation]:
     ends = [call.over_s for call in history.calls if call.queue == queue and call.op in ("purge", "delete")]
     if ends:
         return []  # chains of several generations are not compared
-    puts = [one for one in put_ids(history) if one[0].queue == queue and not _repeated(history, one[1])]
+    times = Counter(one.body for call in history.calls for one in call.sent)
+    # What was sent more than once may be older than the put that says where it is.
+    puts = [
+        (call, sent, id)
+        for call, sent, id in put_ids(history)
+        if call.queue == queue and (sent.key is None or times[sent.body] == 1)
+    ]
     by_end = sorted(puts, key=lambda one: one[0].over_s)
     highest: tuple[Place, Sent] | None = None
     at = 0
@@ -184,11 +190,6 @@ def chain_in_order(history: LogHistory, queue: str) -> list[Violation]:
             first = f"{_name(highest[1].body)} had been confirmed as {highest[0].extent}:{highest[0].number} before"
             found.append(Violation(6, _name(sent.body), f"put at {call.began_s:.3f} s as {id}, and {first}"))
     return found
-
-
-def _repeated(history: LogHistory, sent: Sent) -> bool:
-    """Was it sent more than once? Then it may be older than the put that says where it is."""
-    return sent.key is not None and sum(one.body == sent.body for call in history.calls for one in call.sent) > 1
 
 
 def ordered(reader: Reader, lives: Lives) -> list[Violation]:

@@ -1,9 +1,9 @@
-"""Waiting for a time or a nudge, whichever comes first."""
+"""Waiting for whatever comes first: one of several things, a nudge, or a time."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from capellini.model.clock import Clock
 
@@ -15,18 +15,32 @@ async def rest(clock: Clock, nudge: asyncio.Event, seconds: float) -> None:
     if nudge.is_set():
         return
     loop = asyncio.get_running_loop()
-    over = loop.create_future()  # by hand: `asyncio.wait` costs more than all that is waited for here
+    sleeping = loop.create_task(clock.sleep(max(seconds, LEAST_S)))
+    waking = loop.create_task(nudge.wait())
+    try:
+        await first_of(sleeping, waking)
+    finally:
+        sleeping.cancel()
+        waking.cancel()
 
-    def end(_: object) -> None:
+
+async def first_of(*futures: asyncio.Future[Any], within_s: float | None = None) -> None:
+    """Until one of them is done, at most so long on the loop's clock. What `asyncio.wait` does, without the sets and
+    looks at each that cost more than the waiting."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+
+    def end(*_: object) -> None:
         if not over.done():
             over.set_result(None)
 
-    both = loop.create_task(clock.sleep(max(seconds, LEAST_S))), loop.create_task(nudge.wait())
-    for one in both:
-        one.add_done_callback(end)
+    timer = None if within_s is None else loop.call_later(within_s, end)
+    for future in futures:
+        future.add_done_callback(end)
     try:
         await over
     finally:
-        for one in both:
-            one.remove_done_callback(end)
-            one.cancel()
+        if timer is not None:
+            timer.cancel()
+        for future in futures:
+            future.remove_done_callback(end)

@@ -162,7 +162,8 @@ class SimulatedStore(Store):
         ring = self.world.rings[table.name]
         first = 0 if after is None else bisect_right(ring, seat_of(table, after))
         found: list[Key] = []
-        for _, _, key in ring[first:]:  # found by one, looked at by a quorum: what a page of a scan shows is of different times
+        # Found by one, looked at by a quorum: what a page of a scan shows is of different times.
+        for _, _, key in ring[first:]:
             page = await self.read(Slice(table, key, limit=1, level=level))
             if page.rows or page.static:
                 found.append(key)
