@@ -135,7 +135,7 @@ def one_place_a_message(reader: Reader, lives: Lives) -> list[Violation]:
     name = f"{reader.queue}@{reader.group}"
     for life in lives.lives.values():
         places = sorted({held.receipt.first for held in life.held if held.call.queue == name})
-        if len(places) > max(1, _lives(lives, life)):
+        if len(places) > 1 and len(places) > _lives(lives, life):
             says = f"it was put once and delivered from {len(places)} places: {', '.join(map(_place, places))}"
             found.append(Violation(11, life.name, says))
     return found
@@ -217,16 +217,19 @@ def _in_line(reader: Reader, lives: Lives, name: str, line: list[Life]) -> list[
     found: list[Violation] = []
     purged = bool(lives.endings.get(dead_of(reader.queue, reader.group)))
     freed = [_free_s(reader, life, name, purged) for life in line]
+    last_s = -math.inf  # when the last of those before was free
     for at, life in enumerate(line):
         for held in life.held:
-            if held.call.queue != name:
+            at_s = held.at_s
+            if held.call.queue != name or last_s <= at_s:
                 continue
             for earlier, free_s in zip(line[:at], freed[:at], strict=True):
-                if free_s > held.at_s and not _together(earlier, held):
-                    says = f"{held.call.who} got {_place(held.receipt.first)} at {held.at_s:.3f} s, while "
+                if free_s > at_s and not _together(earlier, held):
+                    says = f"{held.call.who} got {_place(held.receipt.first)} at {at_s:.3f} s, while "
                     says += f"{earlier.name} before it was unfinished until {free_s:.3f} s"
                     found.append(Violation(6, life.name, says))
                     break
+        last_s = max(last_s, freed[at])
     return found
 
 
