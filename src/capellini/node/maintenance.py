@@ -54,6 +54,7 @@ class Maintenance:
         self, store: Store, clock: Clock, random: Chance, broker: Broker, *, address: str = "", alone: bool = False
     ) -> None:
         self._store = store
+        self._sweeps = store if isinstance(store, Sweeps) else None
         self._clock = clock
         self._random = random
         self._broker = broker
@@ -184,6 +185,6 @@ class Maintenance:
 
     async def _sweep(self) -> None:
         now_s = self._clock.elapsed_s()
-        if isinstance(self._store, Sweeps) and now_s - self._swept_s >= SWEEP_S:
+        if self._sweeps is not None and now_s - self._swept_s >= SWEEP_S:
             self._swept_s = now_s
-            await self._store.sweep(SWEEP_ROWS)
+            await self._sweeps.sweep(SWEEP_ROWS)

@@ -71,7 +71,7 @@ class Call(msgspec.Struct):
     @property
     def over_s(self) -> float:
         """When it can have no effect any more."""
-        return math.inf if self.maybe or self.ended_s is None else self.ended_s
+        return math.inf if self.ended_s is None or self.error in MAYBE else self.ended_s
 
 
 class History(msgspec.Struct):

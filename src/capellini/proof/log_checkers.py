@@ -15,7 +15,7 @@ What no order of events can explain is accused, nothing else (`proof.checkers`).
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final
 
@@ -135,7 +135,7 @@ def one_place_a_message(reader: Reader, lives: Lives) -> list[Violation]:
     name = f"{reader.queue}@{reader.group}"
     for life in lives.lives.values():
         places = sorted({held.receipt.first for held in life.held if held.call.queue == name})
-        if len(places) > max(1, _lives(lives, life)):
+        if len(places) > 1 and len(places) > _lives(lives, life):
             says = f"it was put once and delivered from {len(places)} places: {', '.join(map(_place, places))}"
             found.append(Violation(11, life.name, says))
     return found
@@ -170,7 +170,13 @@ def chain_in_order(history: LogHistory, queue: str) -> list[Violation]:
     ends = [call.over_s for call in history.calls if call.queue == queue and call.op in ("purge", "delete")]
     if ends:
         return []  # chains of several generations are not compared
-    puts = [one for one in put_ids(history) if one[0].queue == queue and not _repeated(history, one[1])]
+    times = Counter(one.body for call in history.calls for one in call.sent)
+    # What was sent more than once may be older than the put that says where it is.
+    puts = [
+        (call, sent, id)
+        for call, sent, id in put_ids(history)
+        if call.queue == queue and (sent.key is None or times[sent.body] == 1)
+    ]
     by_end = sorted(puts, key=lambda one: one[0].over_s)
     highest: tuple[Place, Sent] | None = None
     at = 0
@@ -184,11 +190,6 @@ def chain_in_order(history: LogHistory, queue: str) -> list[Violation]:
             first = f"{_name(highest[1].body)} had been confirmed as {highest[0].extent}:{highest[0].number} before"
             found.append(Violation(6, _name(sent.body), f"put at {call.began_s:.3f} s as {id}, and {first}"))
     return found
-
-
-def _repeated(history: LogHistory, sent: Sent) -> bool:
-    """Was it sent more than once? Then it may be older than the put that says where it is."""
-    return sent.key is not None and sum(one.body == sent.body for call in history.calls for one in call.sent) > 1
 
 
 def ordered(reader: Reader, lives: Lives) -> list[Violation]:
@@ -216,16 +217,19 @@ def _in_line(reader: Reader, lives: Lives, name: str, line: list[Life]) -> list[
     found: list[Violation] = []
     purged = bool(lives.endings.get(dead_of(reader.queue, reader.group)))
     freed = [_free_s(reader, life, name, purged) for life in line]
+    last_s = -math.inf  # when the last of those before was free
     for at, life in enumerate(line):
         for held in life.held:
-            if held.call.queue != name:
+            at_s = held.at_s
+            if held.call.queue != name or last_s <= at_s:
                 continue
             for earlier, free_s in zip(line[:at], freed[:at], strict=True):
-                if free_s > held.at_s and not _together(earlier, held):
-                    says = f"{held.call.who} got {_place(held.receipt.first)} at {held.at_s:.3f} s, while "
+                if free_s > at_s and not _together(earlier, held):
+                    says = f"{held.call.who} got {_place(held.receipt.first)} at {at_s:.3f} s, while "
                     says += f"{earlier.name} before it was unfinished until {free_s:.3f} s"
                     found.append(Violation(6, life.name, says))
                     break
+        last_s = max(last_s, freed[at])
     return found
 
 

@@ -26,7 +26,7 @@ from capellini.queues.lease import Lease, Watcher
 from capellini.queues.log.homes import Home
 from capellini.queues.log.keeper import LogKeeper
 from capellini.queues.log.peers import PREFIX
-from capellini.queues.resting import rest
+from capellini.queues.resting import first_of, rest
 from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.peers import Peers
 from capellini.store.simulation.client import SimulatedClient
@@ -100,9 +100,9 @@ class LogPeers(Peers):
         keeper = target.keeper if operation.startswith(PREFIX) else target.timed
         task = target.client.spawn(keeper.serve(queue, operation, payload))
         task.add_done_callback(_heard)  # whoever asked may be gone by then
-        done, _ = await asyncio.wait({task}, timeout=CALL_S)
+        await first_of(task, within_s=CALL_S)
         lost = world.network.is_cut(client.name, node) or chance.random() < world.profile.lost_answer
-        if not done or lost or task.cancelled():
+        if not task.done() or lost or task.cancelled():
             raise Unknown(f"the answer of node {node} was lost")
         await client.clock.sleep(world.network.delay())
         error = task.exception()
@@ -325,8 +325,7 @@ class LogNodes(Nodes):
             node.client.pause(self._chance.uniform(*STALL_S))
 
     async def answered(self, node: Node, task: asyncio.Task[Any], patience_s: float) -> None:
-        broken, patience_s = self._broken[node.name], min(patience_s, PATIENCE_S)
-        await asyncio.wait({task, broken}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        await first_of(task, self._broken[node.name], within_s=min(patience_s, PATIENCE_S))
 
     # Cuts between data centres
 

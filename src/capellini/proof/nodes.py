@@ -15,6 +15,7 @@ from capellini.node.maintenance import Maintenance
 from capellini.proof.history import Call, History
 from capellini.queues.catalog import QueueRecord
 from capellini.queues.cell import Cell
+from capellini.queues.resting import first_of
 from capellini.queues.work.place import Place
 from capellini.queues.work.queue import WorkQueue
 from capellini.store.simulation.client import SimulatedClient
@@ -124,7 +125,7 @@ class Nodes:
 
     async def answered(self, node: Node, task: asyncio.Task[Any], patience_s: float) -> None:
         """Until the call has an answer, or its caller's patience is over."""
-        await asyncio.wait({task}, timeout=patience_s)
+        await first_of(task, within_s=patience_s)
 
     async def call(
         self,

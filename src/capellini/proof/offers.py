@@ -9,6 +9,7 @@ with something, while nobody else got the message either: that is a violation.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import Final
 
 from capellini.proof.history import Call, Violation
@@ -23,20 +24,21 @@ def offered_soon(lives: Lives) -> list[Violation]:
     history = lives.history
     if not history.skew_kept:
         return []
-    waits = [
-        call
-        for call in history.calls
-        if call.op == "get" and call.began_s >= history.calm_from_s and call.wait_s > 0 and call.ended_s is not None
-    ]
+    waits: dict[str, list[tuple[float, float]]] = defaultdict(list)  # by queue: from when to when
+    for call in history.calls:
+        if call.op == "get" and call.began_s >= history.calm_from_s and call.wait_s > 0 and call.ended_s is not None:
+            waits[call.queue].append((call.began_s, call.over_s))
     if not waits:
         return []
     found = []
     for life in lives.lives.values():
         for queue, from_s, to_s in _offered(lives, life):
-            for call in waits:
-                at_s = max(from_s, call.began_s)
-                if call.queue == queue and call.over_s > at_s + WITHIN_S + SLACK_S and to_s > at_s + WITHIN_S + SLACK_S:
-                    waited = f"a get waited from {call.began_s:.3f} to {call.over_s:.3f} s"
+            if to_s <= from_s + WITHIN_S + SLACK_S:
+                continue
+            for began_s, over_s in waits[queue]:
+                late_s = max(from_s, began_s) + WITHIN_S + SLACK_S
+                if over_s > late_s and to_s > late_s:
+                    waited = f"a get waited from {began_s:.3f} to {over_s:.3f} s"
                     says = f"it could be had in {queue} from {from_s:.3f} s on; {waited}"
                     found.append(Violation(10, life.name, says))
                     break
@@ -50,9 +52,9 @@ def _offered(lives: Lives, life: Life) -> list[tuple[str, float, float]]:
         return []
     first = life.confirmed[0]
     queue = first.call.queue
-    if lives.limits[queue] or any(held.call.queue != queue for held in life.held) or life.acks(MAYBE):
-        return []
     if first.call.began_s < history.calm_from_s:  # claims that nobody heard of may hide it for a while
+        return []
+    if lives.limits[queue] or any(held.call.queue != queue for held in life.held) or life.acks(MAYBE):
         return []
     skew_s = 2 * history.max_skew_s
     due_s = first.call.over_s + (first.sent.delay_s + skew_s if first.sent.delay_s else 0.0)

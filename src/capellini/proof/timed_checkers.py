@@ -13,15 +13,17 @@ from __future__ import annotations
 from collections import defaultdict
 
 from capellini.model.service import Done, Problem
+from capellini.proof.checkers import check_lives
 from capellini.proof.history import Call, History, Violation
 from capellini.proof.lives import Life, lives_of
 
 Ask = tuple[Call, int]  # the call, and the message's place in it
 
 
-def check_timed(history: History, found: list[Violation]) -> list[Violation]:
+def check_timed(history: History) -> list[Violation]:
     """The shared checkers' violations, but those that cancels and moves explain, and those of the checks above."""
     lives = lives_of(history)
+    found = check_lives(lives)
     bodies = {one.id: life.name for life in lives.lives.values() for one in life.tries if one.id is not None}
     asks: dict[str, dict[str, list[Ask]]] = {"cancel": defaultdict(list), "move": defaultdict(list)}
     for call in history.calls:

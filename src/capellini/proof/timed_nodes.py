@@ -18,7 +18,7 @@ from capellini.proof.nodes import Node, Nodes
 from capellini.queues.catalog import Catalog, QueueRecord
 from capellini.queues.events import Events
 from capellini.queues.lease import Lease, Watcher
-from capellini.queues.resting import rest
+from capellini.queues.resting import first_of, rest
 from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.queue import Peers, TimedQueue
 from capellini.queues.work.place import Gone
@@ -159,9 +159,9 @@ class SimulatedPeers(Peers):
             raise Unknown(f"node {node} did not answer")
         task = target.client.spawn(target.keeper.serve(queue, operation, payload))
         task.add_done_callback(_heard)  # whoever asked may be gone by then
-        done, _ = await asyncio.wait({task}, timeout=CALL_S)
+        await first_of(task, within_s=CALL_S)
         lost = world.network.is_cut(self._client.name, node) or chance.random() < world.profile.lost_answer
-        if not done or lost or task.cancelled():
+        if not task.done() or lost or task.cancelled():
             raise Unknown(f"the answer of node {node} was lost")
         await self._client.clock.sleep(world.network.delay())
         error = task.exception()

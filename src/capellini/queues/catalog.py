@@ -33,6 +33,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -63,6 +64,7 @@ CLOSE_ATTEMPTS: Final = 40  # closing competes with every node's puts, and must 
 CLEARED_TTL_S: Final = 86_400  # a cleared note is kept for a day, for whoever wonders
 MOST_CHAIN: Final = 8  # dead letters of dead letters of …: more than this is a mistake
 PAGE: Final = 1_000
+DECODED: Final = 1_000  # records kept as they were decoded: all are read every few seconds, and seldom change
 CACHED_MOST: Final = 10_000  # records that are remembered; each is good for CACHE_S only
 
 
@@ -117,10 +119,14 @@ def row_of(name: str, values: Mapping[str, Value]) -> CatalogRow | None:
     record, generation = text_of(values, "record"), values.get("generation")
     if record is None or not isinstance(generation, int):
         return None
-    raw = msgspec.json.decode(record, type=dict[str, Any])
+    return CatalogRow(name, values.get("state") == "live", generation, _record_of(record), text_of(values, TOKEN))
+
+
+@lru_cache(maxsize=DECODED)
+def _record_of(text: str) -> QueueRecord:
+    raw = msgspec.json.decode(text, type=dict[str, Any])
     options = msgspec.convert(raw.pop("options"), OPTIONS[raw["kind"]])
-    decoded = msgspec.structs.replace(msgspec.convert({**raw, "options": {}}, QueueRecord), options=options)
-    return CatalogRow(name, values.get("state") == "live", generation, decoded, text_of(values, TOKEN))
+    return msgspec.structs.replace(msgspec.convert({**raw, "options": {}}, QueueRecord), options=options)
 
 
 def live_rows(page: Page) -> Iterator[CatalogRow]:

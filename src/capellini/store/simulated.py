@@ -34,7 +34,7 @@ from capellini.store.interface import (
     Value,
     Values,
 )
-from capellini.store.simulation.network import answer, token
+from capellini.store.simulation.network import answer, seat_of
 from capellini.store.simulation.requests import read, refuse, serial, write
 
 if TYPE_CHECKING:
@@ -159,11 +159,11 @@ class SimulatedStore(Store):
         check_partitions(table, limit, after)
         self._table(table)
         self.counts.reads += 1
-        keys = sorted((token(table, key), repr(key), key) for name, key in self.world.partitions if name == table.name)
-        if after is not None:
-            keys = keys[bisect_right(keys, (token(table, after), repr(after), after)) :]
+        ring = self.world.rings[table.name]
+        first = 0 if after is None else bisect_right(ring, seat_of(table, after))
         found: list[Key] = []
-        for _, _, key in keys:  # found by one, looked at by a quorum: what a page of a scan shows is of different times
+        # Found by one, looked at by a quorum: what a page of a scan shows is of different times.
+        for _, _, key in ring[first:]:
             page = await self.read(Slice(table, key, limit=1, level=level))
             if page.rows or page.static:
                 found.append(key)

@@ -17,7 +17,7 @@ A slot's life:
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -61,10 +61,15 @@ Runs = tuple[Run, ...]
 Decide = Callable[[Run], Run | None]  # what a piece becomes; None: it stays as it is
 
 
+def _upto(runs: Runs, slot: int) -> int:
+    """How many of them start at the slot or before: of tuples the one with the next number alone comes right after."""
+    return bisect_left(runs, (slot + 1,))
+
+
 def pieces(runs: Runs, start: int, end: int) -> Iterator[Run]:
     """The runs and the fresh stretches between start and end, in order, cut to fit."""
     at = start
-    index = max(0, bisect_right(runs, start, key=lambda run: run.start) - 1)
+    index = max(0, _upto(runs, start) - 1)
     while at < end and index < len(runs):
         run = runs[index]
         if run.end <= at:
@@ -76,7 +81,7 @@ def pieces(runs: Runs, start: int, end: int) -> Iterator[Run]:
             yield Run(at, run.start, FRESH, 0, 0)
             at = run.start
         upto = min(run.end, end)
-        yield Run(at, upto, run.kind, run.version, run.at_ms)
+        yield run if at == run.start and upto == run.end else Run(at, upto, run.kind, run.version, run.at_ms)
         at = upto
         index += 1
     if at < end:
@@ -100,8 +105,8 @@ def changed(runs: Runs, start: int, end: int, decide: Decide) -> tuple[Runs, lis
             middle.append(new)
     if not replaced:
         return runs, []
-    first = max(0, bisect_right(runs, start, key=lambda run: run.start) - 1)
-    last = bisect_right(runs, end - 1, key=lambda run: run.start)
+    first = max(0, _upto(runs, start) - 1)
+    last = _upto(runs, end - 1)
     out: list[Run] = list(runs[: max(0, first - 1)])
     for run in runs[max(0, first - 1) : last]:
         if run.start < start:

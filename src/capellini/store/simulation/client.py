@@ -44,7 +44,7 @@ class SimulatedClock:
             await asyncio.sleep(0)
             return
         loop = self._loop
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[None] = asyncio.Future(loop=loop)
         loop.at(loop._now_s + seconds / self._rate, answer, future, None)
         await future
 

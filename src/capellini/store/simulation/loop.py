@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import heapq
 import logging
 import sys
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -109,20 +109,23 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
-        return self.call_at(self._now_s + delay, callback, *args, context=context)
+        handle = Handle(callback, args, copy_context() if context is None else context)
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (self._now_s + delay, sequence, handle, None))
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
         handle = Handle(callback, args, copy_context() if context is None else context)
         self._sequence = sequence = self._sequence + 1
-        heapq.heappush(self._heap, (when, sequence, handle, None))
+        heappush(self._heap, (when, sequence, handle, None))
         return handle
 
     def at(self, when: float, event: Callable[..., object], *args: Any) -> None:
         """An event of the world: it has no owner and cannot be cancelled."""
         self._sequence = sequence = self._sequence + 1
-        heapq.heappush(self._heap, (when, sequence, event, args))
+        heappush(self._heap, (when, sequence, event, args))
 
     def at_idle(self, when: float, event: Callable[..., object], *args: Any) -> None:
         """Like `at`, for events that alone keep nothing going: a run with only such events left is a deadlock."""
@@ -163,6 +166,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     # ---- what asyncio asks of a loop
 
+    get_debug = staticmethod(bool)  # False, without a frame of Python: each future asks
+
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
@@ -179,9 +184,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._tasks = [each for each in self._tasks if not each.done()]
             self._prune_at = 2 * len(self._tasks) + 1_000
         return task
-
-    def get_debug(self) -> bool:
-        return False
 
     def is_running(self) -> bool:
         return self._running
@@ -229,7 +231,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._tasks.clear()
 
     def _turn(self, main: asyncio.Future[Any]) -> None:
-        heap, ready, pop = self._heap, self._ready, heapq.heappop
+        heap, ready, pop = self._heap, self._ready, heappop
         steps = 0
         while True:
             while ready:
@@ -285,7 +287,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             elif not self._heap or all(task.done() for task in left):
                 break
             else:
-                when, _, event, args = heapq.heappop(self._heap)
+                when, _, event, args = heappop(self._heap)
                 self._now_s = max(when, self._now_s)
                 if args is None and not event._cancelled:
                     self._ready.append(event)

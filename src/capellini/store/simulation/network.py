@@ -33,6 +33,9 @@ DELAYS: Final = 1024  # in the table: ten random bits find one
 WAYS: Final = 256  # eight random bits: more than a short run takes, few enough that most were drawn before
 
 
+Seat = tuple[int, str, Key]  # where a partition comes in a list of all: by token, and what tells apart those of one
+
+
 class Way(msgspec.Struct, frozen=True, gc=False):
     """From a coordinator to all replicas and back, in seconds after it sends."""
 
@@ -214,6 +217,10 @@ class Network:
 def token(table: Table, key: Key) -> int:
     """A key's place in the ring: the same in every process."""
     return zlib.crc32(repr((table.name, key)).encode())
+
+
+def seat_of(table: Table, key: Key) -> Seat:
+    return token(table, key), repr(key), key
 
 
 def answer(future: asyncio.Future[Any], result: object) -> None:

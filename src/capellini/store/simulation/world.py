@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from bisect import insort
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from capellini.store.simulation.cells import NEVER, Ordering
 from capellini.store.simulation.client import SimulatedClient, SimulatedClock
 from capellini.store.simulation.faults import Faults, Hand
 from capellini.store.simulation.loop import VirtualLoop
-from capellini.store.simulation.network import Network, Placement, answer, fail, token
+from capellini.store.simulation.network import Network, Placement, Seat, answer, fail, seat_of, token
 from capellini.store.simulation.replica import EPOCH_S as EPOCH_S
 from capellini.store.simulation.replica import PERIOD_S, Partition, Replica
 
@@ -59,6 +60,7 @@ class World:
         self.tables: dict[str, Table] = {}
         self.clients: list[SimulatedClient] = []
         self.partitions: dict[tuple[str, Key], Partition] = {}
+        self.rings: defaultdict[str, list[Seat]] = defaultdict(list)  # by table: all partitions there are, in order
         per_dc = {"dc1": replicas} if isinstance(replicas, int) else dict(replicas)
         names = [(f"{dc}-{at + 1}", dc) for dc, many in per_dc.items() for at in range(many)]
         self.replicas = tuple(Replica(number, name, dc) for number, (name, dc) in enumerate(names))
@@ -110,6 +112,7 @@ class World:
             if ordering is None:
                 ordering = self._orderings[table.name] = Ordering(table)
             found = self.partitions[table.name, key] = Partition(table, key, self.placement(table, key), ordering)
+            insort(self.rings[table.name], seat_of(table, key))
         return found
 
     def placement(self, table: Table, key: Key) -> Placement:
