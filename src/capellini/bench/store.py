@@ -64,5 +64,6 @@ async def simulated(quick: bool, _wanted: list[str]) -> list[Figure]:
         "operations_per_virtual_s": round(runs[0].operations / virtual_s),
         "operations_per_s": round(median(each.operations / each.real_s for each in runs)),
         "speeds": [round(speed) for speed in speeds],
+        "speeds_by_the_wall_clock": [round(each.virtual_s / each.wall_s) for each in runs],
     }
     return [judge("store.simulated.virtual_s_per_s", median(speeds), detail)]
