@@ -30,8 +30,9 @@ PAGE_ROWS: Final = 1_000  # blocks at most: what a node gives at once
 FIRST_ROWS: Final = 8  # before it is known how large blocks are
 REST: Final = 1.5  # pages: no more are worth a request of their own
 NEEDED: Final = ("count", "confirmed", "put_ms", "chunks")  # of a block; Cassandra sends `sequences` with each
-BATCH_ROWS: Final = 65_536
-BATCH_BYTES: Final = 16 * 1024 * 1024
+# Of a batch: so many that one costs nothing, so few that it is still in the processor's cache for whoever takes it.
+BATCH_ROWS: Final = 16_384
+BATCH_BYTES: Final = 2 * 1024 * 1024
 
 
 def read_ranges(
