@@ -112,12 +112,20 @@ class LogReader(DataSourceReader):
             case RocksAddress():
                 return max(rows, -(-sum(each.rows for each in ranges) // (FOLDER_TASKS * (os.cpu_count() or 1))))
             case CassandraAddress():
-                return CLUSTER_TASK_ROWS
+                return even_rows(sum(each.rows for each in ranges), os.cpu_count() or 1)
             case _:
                 return rows
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_task(self._asked, self._shape, partition)
+
+
+def even_rows(total: int, cores: int) -> int:
+    """Messages of a task that reads a cluster, so that tasks come out even on that many cores: of seven on two, the
+    last would have one core wait. Few messages are no more tasks for it."""
+    tasks = -(-total // CLUSTER_TASK_ROWS)
+    even = min(-(-tasks // cores) * cores, -(-total // TASK_ROWS))
+    return max(1, -(-total // max(1, tasks, even)))
 
 
 async def _planned(asked: Asked, record: Record) -> list[Range]:
