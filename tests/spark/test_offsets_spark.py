@@ -11,7 +11,15 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 from capellini.model.errors import Invalid, Unavailable
 from capellini.pipeline.source.asking import asked_of
 from capellini.pipeline.source.extents import Known, Range, grouped
-from capellini.pipeline.source.log_source import between, capped, fresh_offset, narrowed, next_offset, still_there
+from capellini.pipeline.source.log_source import (
+    between,
+    capped,
+    even_rows,
+    fresh_offset,
+    narrowed,
+    next_offset,
+    still_there,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -74,6 +82,16 @@ def test_tasks_have_equal_shares_and_small_extents_share_one() -> None:
     small = [Range("a", 0, 3), Range("b", 0, 1), Range("c", 0, 2)]
     assert grouped(small, 6) == [tuple(small)]
     assert grouped([], 4) == [] == grouped([Range("a", 2, 2)], 4)
+
+
+@pytest.mark.parametrize(("total", "cores", "tasks"), [
+    (6_016_000, 2, 8), (12_032_000, 2, 14), (6_000_000, 2, 6), (900_000, 2, 2), (900_000, 64, 4), (200_000, 8, 1),
+    (1, 2, 1), (70_000_001, 16, 80),
+])  # fmt: skip
+def test_tasks_of_a_cluster_come_out_even_on_the_cores(total: int, cores: int, tasks: int) -> None:
+    shares = grouped([Range("a", 0, total)], even_rows(total, cores))
+    assert len(shares) == tasks and sum(each.rows for share in shares for each in share) == total
+    assert even_rows(0, 4) == 1
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,11 @@ def test_settings_fit_the_machine_and_delta_comes_by_its_coordinate() -> None:
     assert "spark.jars.packages" not in plain
     with_delta = settings_for(Plan("local[2]", delta=True, settings={"spark.driver.memory": "900m"}))
     assert with_delta["spark.jars.packages"] == DELTA and with_delta["spark.driver.memory"] == "900m"
-    assert "spark.driver.host" not in settings_for(Plan("spark://elsewhere:7077"))
+    elsewhere = settings_for(Plan("spark://elsewhere:7077"))
+    assert "spark.driver.host" not in elsewhere
+    # Only here is it known that Java and Python are on one machine with such sockets.
+    sockets = "spark.python.unix.domain.socket.enabled"
+    assert plain[sockets] == "true" and sockets not in elsewhere
 
 
 @pytest.mark.parametrize("master", ["sc://127.0.0.1:1", "spark://127.0.0.1:1"])

@@ -88,6 +88,12 @@ def test_files_lie_where_the_command_line_looks(tmp_path: Path) -> None:
     assert storage_argument(tmp_path, 1) in command
 
 
+def test_memory_reaches_the_command_line(tmp_path: Path) -> None:
+    for shape, heap_mb in (({}, config.HEAP_MB), ({"heap_mb": 2_048}, 2_048)):
+        command = config.java_command(planned(tmp_path, **shape).nodes[0].config, Path("/java"), tmp_path / "jars")
+        assert f"-Xms{heap_mb}m" in command and f"-Xmx{heap_mb}m" in command
+
+
 def test_no_two_nodes_of_two_clusters_share_a_port_for_jmx() -> None:
     ports = [addresses.jmx_port_of(x, n) for x in addresses.SUBNETS for n in range(1, addresses.MOST_NODES + 1)]
     assert len(set(ports)) == len(ports)

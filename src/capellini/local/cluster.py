@@ -72,6 +72,7 @@ class LocalCluster:
         jvm: Jvm = "quick",
         tls: bool = False,
         passwords: bool = False,
+        heap_mb: int = config.HEAP_MB,
         timeout_s: float = UP_TIMEOUT_S,
         progress: Progress = lambda nodes: None,
     ) -> None:
@@ -83,7 +84,7 @@ class LocalCluster:
         """
         if not 1 <= nodes <= addresses.MOST_NODES or not 1 <= dcs <= min(2, nodes):
             raise ClusterError(f"1 to {addresses.MOST_NODES} nodes in 1 or 2 data centres, at least one in each")
-        shape = Shape(nodes, dcs, netns, commitlog_sync, jvm, tls, passwords)
+        shape = Shape(nodes, dcs, netns, commitlog_sync, jvm, tls, passwords, heap_mb)
         with self._locked():
             now = state.load(self.folder) or self._new(shape, owner)
             first = now.nodes[0].config

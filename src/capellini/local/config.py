@@ -66,6 +66,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     jvm: Jvm = "quick"
     tls: bool = False  # clients must speak it; nodes among themselves do not
     passwords: bool = False  # users have passwords and rights; the first one is FIRST_USER
+    heap_mb: int = HEAP_MB
 
 
 def storage_argument(folder: str) -> str:
@@ -164,8 +165,8 @@ def java_command(node: NodeConfig, java: Path, jars: Path) -> list[str]:
     modules += [f"--add-opens={package}=ALL-UNNAMED" for package in OPENS]
     return [
         str(java),
-        f"-Xms{HEAP_MB}m",
-        f"-Xmx{HEAP_MB}m",
+        f"-Xms{node.heap_mb}m",
+        f"-Xmx{node.heap_mb}m",
         "-Xss512k",
         *JVM_OPTIONS[node.jvm],
         "-Djdk.attach.allowAttachSelf=true",

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from capellini.local.addresses import address_of, jmx_port_of
-from capellini.local.config import CommitlogSync, Jvm, NodeConfig, tokens_of
+from capellini.local.config import HEAP_MB, CommitlogSync, Jvm, NodeConfig, tokens_of
 from capellini.local.processes import ProcessId
 
 STATE_FILE = "state.json"
@@ -27,6 +27,7 @@ class Shape(msgspec.Struct, frozen=True):
     jvm: Jvm = "quick"
     tls: bool = False
     passwords: bool = False
+    heap_mb: int = HEAP_MB
 
 
 class NodeState(msgspec.Struct, frozen=True):
@@ -99,6 +100,7 @@ def plan(name: str, folder: Path, subnet: int, shape: Shape, owner: ProcessId | 
                 jvm=shape.jvm,
                 tls=shape.tls,
                 passwords=shape.passwords,
+                heap_mb=shape.heap_mb,
             )
         )
         for number in numbers

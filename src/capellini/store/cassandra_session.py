@@ -376,6 +376,7 @@ def _cluster(address: CassandraAddress, **routing: Any) -> Any:
             consistency=acsylla.Consistency.QUORUM,
             serial_consistency=acsylla.Consistency.SERIAL,
             retry_policy="fallthrough",
+            use_schema=False,  # nobody asks the driver for it, and reading it is most of what connecting costs a server
             prepare_on_all_hosts=False,  # it would wait for a hung one; the others learn a statement when they meet it
             heartbeat_interval_sec=HEARTBEAT_S,
             idle_timeout_sec=IDLE_S,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from capellini.pipeline.source.columns import arrow_schema
 from capellini.pipeline.source.extents import Range, gone
 from capellini.pipeline.source.messages import Span, batch_of
-from capellini.pipeline.source.reach import Reach, Record, reached
+from capellini.pipeline.source.reach import NOTHING, Reach, Record, reached
 from capellini.queues.log.rows import Block, block_in
 from capellini.store.interface import Key, Slice
 from capellini.store.schema import LOG_BLOCKS
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 PAGE_ROWS: Final = 1_000  # blocks at most: what a node gives at once
 FIRST_ROWS: Final = 8  # before it is known how large blocks are
+REST: Final = 1.5  # pages: no more are worth a request of their own
 NEEDED: Final = ("count", "confirmed", "put_ms", "chunks")  # of a block; Cassandra sends `sequences` with each
-BATCH_ROWS: Final = 65_536
-BATCH_BYTES: Final = 16 * 1024 * 1024
+# Of a batch: so many that one costs nothing, so few that it is still in the processor's cache for whoever takes it.
+BATCH_ROWS: Final = 16_384
+BATCH_BYTES: Final = 2 * 1024 * 1024
 
 
 def read_ranges(
@@ -61,7 +63,7 @@ def ahead(at: str, record: Record, ranges: Sequence[Range], reads_per_s: float |
     """The blocks of some ranges, one page read ahead of whoever takes them."""
     with ThreadPoolExecutor(1) as thread, asyncio.Runner() as runner:
         stack = AsyncExitStack()
-        reach = thread.submit(runner.run, stack.enter_async_context(reached(at, reads_per_s, checked=True))).result()
+        reach = thread.submit(runner.run, stack.enter_async_context(reached(at, reads_per_s, look=NOTHING))).result()
         pages = _all_pages(reach, record, ranges)
         try:
             coming = thread.submit(runner.run, _next(pages))
@@ -118,11 +120,17 @@ class PageRows:
 
     def __init__(self, page_bytes: int) -> None:
         self._page_bytes = page_bytes
-        self.rows = FIRST_ROWS
+        self._rows = FIRST_ROWS
+        self._messages = 0  # of such a page
 
     def saw(self, blocks: Sequence[Block]) -> None:
         mean = sum(len(block.chunks) for block in blocks) // len(blocks) + 1
-        self.rows = max(1, min(PAGE_ROWS, self._page_bytes // mean))
+        self._rows = max(1, min(PAGE_ROWS, self._page_bytes // mean))
+        self._messages = sum(block.count for block in blocks) * self._rows // len(blocks)
+
+    def of(self, messages: int) -> int:
+        """Blocks of the next page, when so many messages are left: what is hardly more than a page is one."""
+        return self._rows if messages > self._messages * REST else min(PAGE_ROWS, int(self._rows * REST) + 1)
 
 
 async def _pages(reach: Reach, record: Record, wanted: Range, size: PageRows) -> AsyncIterator[list[Block]]:
@@ -130,7 +138,8 @@ async def _pages(reach: Reach, record: Record, wanted: Range, size: PageRows) ->
     number = wanted.first
     after = await _before(reach, partition, number)
     while number < wanted.end:
-        bounds = Slice(LOG_BLOCKS, partition, after=after, end=(wanted.end,), limit=size.rows, columns=NEEDED)
+        limit = size.of(wanted.end - number)
+        bounds = Slice(LOG_BLOCKS, partition, after=after, end=(wanted.end,), limit=limit, columns=NEEDED)
         page = await reach.rows.read(bounds)
         blocks = [block_in(row) for row in page.rows]
         found = []

@@ -45,7 +45,7 @@ from capellini.pipeline.source.columns import chosen
 from capellini.pipeline.source.events import events_of
 from capellini.pipeline.source.extents import Known, Range, first_since, grouped, listed
 from capellini.pipeline.source.log_reading import read_ranges
-from capellini.pipeline.source.reach import Reach, Record, reached
+from capellini.pipeline.source.reach import HOMES, Reach, Record, reached
 from capellini.queues.log.extents import OPEN
 
 FOLDER_TASKS: Final = 1  # for each core: whoever opens a folder reads its log first, up to 128 MB
@@ -112,7 +112,7 @@ class LogReader(DataSourceReader):
             case RocksAddress():
                 return max(rows, -(-sum(each.rows for each in ranges) // (FOLDER_TASKS * (os.cpu_count() or 1))))
             case CassandraAddress():
-                return CLUSTER_TASK_ROWS
+                return even_rows(sum(each.rows for each in ranges), os.cpu_count() or 1)
             case _:
                 return rows
 
@@ -120,8 +120,16 @@ class LogReader(DataSourceReader):
         return read_task(self._asked, self._shape, partition)
 
 
+def even_rows(total: int, cores: int) -> int:
+    """Messages of a task that reads a cluster, so that tasks come out even on that many cores: of seven on two, the
+    last would have one core wait. Few messages are no more tasks for it."""
+    tasks = -(-total // CLUSTER_TASK_ROWS)
+    even = min(-(-tasks // cores) * cores, -(-total // TASK_ROWS))
+    return max(1, -(-total // max(1, tasks, even)))
+
+
 async def _planned(asked: Asked, record: Record) -> list[Range]:
-    async with reached(asked.at, asked.reads_per_s) as reach:
+    async with reached(asked.at, asked.reads_per_s, look=HOMES) as reach:
         return await ranges_of(reach, record, asked.since_ms, asked.until_ms)
 
 
@@ -218,7 +226,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _initial(self) -> Offset:
         start = self._asked.start
-        async with reached(self._asked.at) as reach:
+        async with reached(self._asked.at, look=HOMES) as reach:
             known = [each for each in await listed(reach, self._record) if not each.dropped]
             starts: dict[str, int] = {}
             for each in known:
@@ -236,7 +244,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = fresh_offset(self._record.generation, known, {each.name: each.top for each in known})
 
     async def _listed(self) -> list[Known]:
-        async with reached(self._asked.at) as reach:
+        async with reached(self._asked.at, look=HOMES) as reach:
             now = await reach.record(self._record.name)
             if now.generation != self._record.generation:
                 raise NotFound(f"queue {self._record.name} was purged or made anew: begin with a new checkpoint")

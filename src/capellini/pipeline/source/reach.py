@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -53,6 +53,14 @@ PAGE_BYTES: Final = 4 * 1024 * 1024  # about; large enough that asking costs not
 # A cluster has several nodes, and each several cores. Few small requests at a time cost it a half more than these do.
 ABREAST: Final = 8
 CLUSTER_PAGE_BYTES: Final = 8 * 1024 * 1024
+
+
+# What is looked at before a cluster is read: its tables and data centres, when a queue is looked up; the data centres,
+# when it is planned what is read; nothing, by tasks. Each takes the cluster longer than many a read.
+Look = Literal["tables", "homes", "nothing"]
+TABLES: Final = "tables"
+HOMES: Final = "homes"
+NOTHING: Final = "nothing"
 
 
 class Rows(Protocol):
@@ -182,9 +190,9 @@ def queue_path(name: str, rest: str = "") -> str:
 
 
 @asynccontextmanager
-async def reached(at: str, reads_per_s: float | None = None, *, checked: bool = False) -> AsyncIterator[Reach]:
-    """Raises CannotOpen, Unavailable or Invalid when there is nothing to be read at that address. `checked`: whoever
-    planned this task has looked at a cluster's tables; it is not told the data centres."""
+async def reached(at: str, reads_per_s: float | None = None, *, look: Look = TABLES) -> AsyncIterator[Reach]:
+    """Raises CannotOpen, Unavailable or Invalid when there is nothing to be read at that address. `look`: what of a
+    cluster is looked at first."""
     address = parse(at)
     match address:
         case NodeAddress():
@@ -205,8 +213,10 @@ async def reached(at: str, reads_per_s: float | None = None, *, checked: bool = 
 
             store = await CassandraStore.open(address)
             try:
-                if not checked:
+                if look == TABLES:
                     await store.prepare(READ_TABLES, create=False, writes=False)
+                elif look == HOMES:
+                    await store.find_homes()
                 paced = _paced(store, reads_per_s)
                 yield Reach(paced, homes=store.homes, abreast=ABREAST, page_bytes=CLUSTER_PAGE_BYTES)
             finally:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from capellini.pipeline.source.asking import Asked
 from capellini.pipeline.source.columns import arrow_schema
-from capellini.pipeline.source.reach import Reach, reached
+from capellini.pipeline.source.reach import HOMES, NOTHING, Reach, reached
 
 T = TypeVar("T")
 Made = dict[str, Any]  # a row: times are milliseconds since 1970
@@ -23,7 +23,7 @@ BATCH_ROWS: Final = 10_000
 
 
 async def planned(asked: Asked, plan: Callable[[Reach], Awaitable[T]]) -> T:
-    async with reached(asked.at, asked.reads_per_s) as reach:
+    async with reached(asked.at, asked.reads_per_s, look=HOMES) as reach:
         return await plan(reach)
 
 
@@ -35,7 +35,7 @@ def batches_of(
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
-            reach = runner.run(stack.enter_async_context(reached(asked.at, asked.reads_per_s, checked=True)))
+            reach = runner.run(stack.enter_async_context(reached(asked.at, asked.reads_per_s, look=NOTHING)))
             rows: list[Made] = []
             parts = read(reach)
             while (part := runner.run(_next(parts))) is not None:
