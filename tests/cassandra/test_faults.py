@@ -72,10 +72,10 @@ async def test_killed_and_paused_nodes_lose_nothing_of_any_kind(
     broken_cluster: LocalCluster, shared_keyspace: str, tmp_path: Path, record_property: Tell
 ) -> None:
     servers = nodes_on(broken_cluster, shared_keyspace, tmp_path)
-    work = Flow(servers, 1, 2_000, visibility_s=6.0, pause_s=0.1, batch=BATCH)
-    timed = TimedFlow(servers, 1, 1_000, due_within_s=5.0, pause_s=0.15, queue="later")
+    work = Flow(servers, 1, 2_000, visibility_s=6.0, pause_s=0.1, batch=BATCH, queue="troubled-jobs")
+    timed = TimedFlow(servers, 1, 1_000, due_within_s=5.0, pause_s=0.15, queue="troubled-later")
     chain: dict[str, float | str] = {"mode": "cp", "ordered": "total", "level": "all"}
-    log = LogFlow(servers, 1, 1_000, chain, pause_s=0.2, queue="feed")
+    log = LogFlow(servers, 1, 1_000, chain, pause_s=0.2, queue="troubled-feed")
     trouble = Trouble(broken_cluster, servers, work, timed, log)
     async with serving(servers), asyncio.TaskGroup() as group:
         over = group.create_task(trouble.run())

@@ -6,7 +6,7 @@ import asyncio
 
 from capellini.model.options import LogOptions
 from capellini.pipeline.source.extents import Range
-from capellini.pipeline.source.log_reading import FIRST_ROWS, _all_pages
+from capellini.pipeline.source.log_reading import FIRST_ROWS, REST, _all_pages
 from capellini.pipeline.source.reach import Reach, Record
 from capellini.store.interface import Page, Row, Slice
 
@@ -40,5 +40,6 @@ def test_what_is_known_of_blocks_is_known_for_the_next_extents_too() -> None:
         return sum([len(blocks) async for _, blocks in _all_pages(reach, record, ranges)])
 
     assert asyncio.run(read()) == 5 * BLOCKS
-    assert [slice.limit for slice in rows.asked] == [FIRST_ROWS] + [19] * 5, "one request for each, and one to learn"
+    rest = int(19 * REST) + 1  # 19 such blocks are a page
+    assert [slice.limit for slice in rows.asked] == [FIRST_ROWS] + [rest] * 5, "one request for each, and one to learn"
     assert all(slice.columns is not None and "sequences" not in slice.columns for slice in rows.asked)
