@@ -6,17 +6,17 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from tests.simulation.timed_stage import Stage, told
+from tests.simulation.timed_stage import KeptBack, Stage, told
 
-from capellini.model.errors import Unavailable
-from capellini.model.message import Entry
-from capellini.model.service import Done, NackItem
+from capellini.model.errors import Unavailable, Unknown
+from capellini.model.message import Entry, NewMessage
+from capellini.model.service import Done, NackItem, Put
 from capellini.queues.timed import committing
 from capellini.queues.timed.horizon import read_shard
-from capellini.queues.timed.positions import parse_id
-from capellini.queues.timed.rows import partition_of
+from capellini.queues.timed.positions import parse_id, position_of, ticks_of_ms
+from capellini.queues.timed.rows import mark_row, partition_of
 from capellini.store.interface import Slice
-from capellini.store.schema import TIMED_RECORDS, TIMED_ROWS
+from capellini.store.schema import TIMED_PARTS, TIMED_RECORDS, TIMED_ROWS
 
 
 def test_an_ack_that_was_confirmed_outlives_its_holder() -> None:
@@ -188,3 +188,27 @@ STORIES = {
     "delay_of_a_nack_not_durable": test_the_delay_of_a_nack_outlives_its_holder,
     "parts_of_earlier_holders_not_dropped": test_a_part_that_an_earlier_holder_finished_is_dropped_by_the_next,
 }
+
+
+def test_a_part_is_on_the_list_before_anything_is_written_into_it() -> None:
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        place = (await stage.queue(node)).place
+        kept = KeptBack(node, lambda batch: batch.table is TIMED_PARTS)
+        far_s = place.now_ms() / 1000 + 86_400.0
+        put = node.client.spawn(node.broker.put("q", [NewMessage(b"m", delay_s=86_400.0)]))
+        await stage.until(lambda: bool(kept.batches))
+        await asyncio.sleep(1.0)
+        position = position_of(ticks_of_ms(int(far_s * 1000)), 0, place.random)
+        rows = Slice(TIMED_ROWS, partition_of(place, position), limit=5)
+        assert not (await stage.do(node, place.store.read(rows))).rows  # if the node died now, they would stay
+        void = node.client.spawn(mark_row(place, position, int(far_s * 1000), 1, cancelled=True))
+        await asyncio.sleep(1.0)
+        assert not (await stage.do(node, place.store.read(rows))).rows
+        kept.no_more()
+        (answer,) = await put
+        assert isinstance(answer, Put) and len((await stage.do(node, place.store.read(rows))).rows) == 1
+        with pytest.raises(Unknown):
+            await void
+
+    told(story)

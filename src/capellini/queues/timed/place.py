@@ -53,7 +53,7 @@ class TimedPlace:
         self.late_ms = late_ms  # how late messages were handed out first
         self.partition: Key = (name, generation)
         self.horizons: dict[int, int] = {}  # by shard: the highest that this node has seen, in ticks
-        self.listed: set[tuple[int, str]] = set()  # (shard, part) that are on the list of parts
+        self.listed: set[Key] = set()  # partitions of rows that are on the list of parts
         self.on_visible: list[Callable[[], None]] = []  # called when something may have become visible
 
     @property
@@ -70,10 +70,10 @@ class TimedPlace:
         if ticks > self.horizons.get(shard, 0):
             self.horizons[shard] = ticks
 
-    def saw_part(self, shard: int, part: str) -> None:
+    def saw_part(self, partition: Key) -> None:
         if len(self.listed) >= KNOWN_PARTS:
             self.listed.clear()  # seldom; each costs one small write to be known again
-        self.listed.add((shard, part))
+        self.listed.add(partition)
 
     def woken(self) -> None:
         for call in self.on_visible:
