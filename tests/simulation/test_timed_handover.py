@@ -212,3 +212,25 @@ def test_a_part_is_on_the_list_before_anything_is_written_into_it() -> None:
             await void
 
     told(story)
+
+
+def test_a_shard_is_on_the_list_before_anything_is_written_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        asked: list[str] = []
+
+        async def lost(item: str) -> None:
+            asked.append(item)
+            raise Unknown("nobody knows")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(node.keeper, "_register", lost)
+            await stage.do(node, node.broker.create("other", "timed", {"shards": 1}))
+            put = node.client.spawn(node.broker.put("other", [NewMessage(b"m")]))
+            await stage.until(lambda: len(asked) > 1)
+            assert not [key for table, key in stage.world.partitions if table == TIMED_ROWS.name and key[0] == "other"]
+        assert isinstance((await put)[0], Put)
+        (delivery,) = await stage.get(node, queue="other")
+        assert delivery.body == b"m"
+
+    told(story)

@@ -114,9 +114,6 @@ class TimedKeeper:
                 raise Gone("this queue was deleted or purged")
             now.require_gets()
 
-        async def register(shard: int) -> None:
-            await self._register(item_of(at, shard))
-
         async def look_again(shard: int) -> str | None:
             owned = await self.assignments.owner(item_of(at, shard))
             if owned.token is None:
@@ -126,11 +123,14 @@ class TimedKeeper:
             return owned.node
 
         holders = Holders(Serving(place, self._holders.setdefault(at, {})), owners, self._peers)
-        queue = TimedQueue(place, holders, current, register, look_again)
+        queue = TimedQueue(place, holders, current, look_again)
         self._queues[at] = queue
         return queue
 
     def _place(self, name: str, generation: int, secret: bytes, options: TimedOptions) -> TimedPlace:
+        async def register(shard: int) -> None:
+            await self._register(item_of((name, generation), shard))
+
         place = TimedPlace(
             self._store,
             self._clock,
@@ -143,6 +143,7 @@ class TimedKeeper:
             self._max_skew_s,
             self.guards,
             self.late_ms,
+            register,
         )
         place.snapshot_bytes = self.snapshot_bytes
         return place

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from capellini.model.clock import Chance, Clock
@@ -22,6 +22,8 @@ TTL_STEP_S: Final = 86_400 * 7  # lives are rounded up to weeks: what expires to
 LAST_EXPIRY_S: Final = 2_145_916_800  # 2038-01-01: Cassandra refuses what would expire after 2038-01-19
 SNAPSHOT_BYTES: Final = 64 * 1024  # of changes at least before the next snapshot of a shard's records
 KNOWN_PARTS: Final = 10_000  # time parts that this node knows to be on the list of parts
+
+Register = Callable[[int], Awaitable[None]]  # shard: make sure that it will be found and worked
 
 
 class TimedPlace:
@@ -38,6 +40,7 @@ class TimedPlace:
         max_skew_s: float,
         guards: Counter[str],
         late_ms: deque[int],
+        register: Register,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -51,6 +54,7 @@ class TimedPlace:
         self.guards = guards
         self.snapshot_bytes = SNAPSHOT_BYTES
         self.late_ms = late_ms  # how late messages were handed out first
+        self.register = register
         self.partition: Key = (name, generation)
         self.horizons: dict[int, int] = {}  # by shard: the highest that this node has seen, in ticks
         self.listed: set[Key] = set()  # partitions of rows that are on the list of parts

@@ -47,14 +47,12 @@ MARGIN_TICKS: Final = 50 * TICKS_PER_MS  # above a horizon that another node rai
 NONCE_BYTES: Final = 8
 
 Wake = Callable[[int, int], None]  # shard, position in ticks: its holder should read so far soon
-Register = Callable[[int], Awaitable[None]]  # shard: make sure that it will be found and worked
 
 
 class Putting:
-    def __init__(self, place: TimedPlace, wake: Wake, register: Register) -> None:
+    def __init__(self, place: TimedPlace, wake: Wake) -> None:
         self._place = place
         self._wake = wake
-        self._register = register
 
     async def put(self, messages: Sequence[Scheduled]) -> list[Put | Problem]:
         """Messages without keys. Raises Gone when this generation is over."""
@@ -170,10 +168,7 @@ class Putting:
         place = self._place
         while True:
             try:
-                horizon = await read_horizon(place, shard)
-                if horizon is None:
-                    await self._register(shard)
-                return horizon
+                return await read_horizon(place, shard)
             except StoreError as error:
                 if place.clock.elapsed_s() >= deadline_s:
                     raise Unknown(f"the put may have been done: {error.says}") from error

@@ -28,7 +28,7 @@ from capellini.queues.timed.peers import NoPeers, Payload, Peers
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import ms_of_ticks, parse_id, shard_in, ticks_of
 from capellini.queues.timed.proofs import proof_of
-from capellini.queues.timed.putting import Putting, Register
+from capellini.queues.timed.putting import Putting
 from capellini.queues.timed.rows import read_note, read_row
 from capellini.queues.timed.serving import FAR_MS, Answer, Counted, refusal, write_halted
 from capellini.queues.timed.taking import Got, Holders, Taking
@@ -50,13 +50,12 @@ class TimedQueue:
         place: TimedPlace,
         holders: Holders,
         current: CURRENT,
-        register: Register,
         look_again: Callable[[int], Awaitable[str | None]],
     ) -> None:
         self.place = place
         self.serving, self._owners, self._peers = holders.serving, holders.owners, holders.peers
         self._look_again = look_again  # who works this shard, as the store says now; None: it was never put into
-        self.putting = Putting(place, self.wake, register)
+        self.putting = Putting(place, self.wake)
         # the same waiting, sharing and giving back as for work queues: it asks for `claim` and `next_due_ms` only
         self.taking = Taking(place, holders, self._release, self._spawn)
         self.getting = Getting(cast(Any, place), cast(Any, self.taking), cast(Any, self._release), current)

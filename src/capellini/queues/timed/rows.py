@@ -12,7 +12,7 @@ count), not by a clock: what an earlier move wrote and what lands late never win
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -119,53 +119,18 @@ def partition_of(place: TimedPlace, position: UUID) -> Key:
 
 
 async def write_rows(place: TimedPlace, rows: Sequence[TimedRow], new: bool = False) -> None:
-    """All of them, one batch per partition. `new`: nobody has written them or knows of them. Raises Unavailable only if
-    none was written."""
+    """All of them, of one shard, one batch per partition. `new`: nobody has written them or knows of them. Raises
+    Unavailable only if none was written."""
     groups: dict[Key, list[TimedRow]] = {}
     for row in rows:
         groups.setdefault(partition_of(place, row.position), []).append(row)
     ends = {partition: max(row.due_ms for row in group) for partition, group in groups.items()}
-    await _list_parts(place, ends)
+    await _listed(place, shard_in(rows[0].position), ends)
     writes = []
     for partition, group in groups.items():
         made = tuple([((row.position,), row_out(row)) for row in group])
         batch = Batch(TIMED_ROWS, partition, made, ttl_s=place.ttl_s(ends[partition]), new=new)
         writes.append(place.store.write(batch))
-    await _all_written(writes)
-
-
-async def mark_row(place: TimedPlace, position: UUID, due_ms: int, stamp: int, **marker: Value) -> None:
-    """`moved_to` the place itself: it stays here, whatever an earlier move may still say."""
-    rows: tuple[tuple[Key, dict[str, Value]], ...] = (((position,), dict(marker)),)
-    partition, ttl_s = partition_of(place, position), place.ttl_s(due_ms)
-    await _list_parts(place, {partition: due_ms})
-    await place.store.write(Batch(TIMED_ROWS, partition, rows, ttl_s=ttl_s, timestamp_us=stamp))
-
-
-async def _list_parts(place: TimedPlace, ends: dict[Key, int]) -> None:
-    """Before anything is written into a part it is on the list, so that whoever clears the queue finds it, whatever
-    becomes of this node. Once for each part in each node; those of a shard in one batch. `ends`: the latest due of what
-    comes into each."""
-    missing: dict[Key, list[Key]] = {}
-    for partition in ends:
-        name, generation, _, shard = partition
-        if partition not in place.listed:
-            missing.setdefault((name, generation, shard), []).append(partition)
-    if not missing:
-        return
-    writes = []
-    for of_shard, partitions in missing.items():
-        rows = tuple([((partition[2],), {"first_ms": ends[partition]}) for partition in partitions])
-        ttl_s = place.ttl_s(max(ends[partition] for partition in partitions))
-        writes.append(place.store.write(Batch(TIMED_PARTS, of_shard, rows, ttl_s=ttl_s)))
-    await _all_written(writes)
-    for partitions in missing.values():
-        for partition in partitions:
-            place.saw_part(partition)
-
-
-async def _all_written(writes: list[Coroutine[None, None, None]]) -> None:
-    """Raises Unavailable only if nothing was written."""
     if len(writes) == 1:
         await writes[0]
         return
@@ -175,6 +140,29 @@ async def _all_written(writes: list[Coroutine[None, None, None]]) -> None:
         raise Unknown(f"a part of it was written: {errors[0].says}") from errors[0]
     if errors:
         raise next((error for error in errors if not isinstance(error, Unavailable)), errors[0])
+
+
+async def mark_row(place: TimedPlace, position: UUID, due_ms: int, stamp: int, **marker: Value) -> None:
+    """`moved_to` the place itself: it stays here, whatever an earlier move may still say."""
+    rows: tuple[tuple[Key, dict[str, Value]], ...] = (((position,), dict(marker)),)
+    partition, ttl_s = partition_of(place, position), place.ttl_s(due_ms)
+    await _listed(place, shard_in(position), {partition: due_ms})
+    await place.store.write(Batch(TIMED_ROWS, partition, rows, ttl_s=ttl_s, timestamp_us=stamp))
+
+
+async def _listed(place: TimedPlace, shard: int, ends: dict[Key, int]) -> None:
+    """Before anything is written into a part, its shard and then the part are on their lists: whoever works or clears
+    the queue finds it, whatever becomes of this node. Once for each part in each node. `ends`: the latest due of what
+    comes into each partition."""
+    missing = [partition for partition in ends if partition not in place.listed]
+    if not missing:
+        return
+    await place.register(shard)
+    rows: list[tuple[Key, dict[str, Value]]] = [((where[2],), {"first_ms": ends[where]}) for where in missing]
+    ttl_s = place.ttl_s(max(ends[partition] for partition in missing))
+    await place.store.write(Batch(TIMED_PARTS, (*place.partition, shard), tuple(rows), ttl_s=ttl_s))
+    for partition in missing:
+        place.saw_part(partition)
 
 
 async def note_move(place: TimedPlace, row: TimedRow, there: UUID, stamp: int) -> None:
