@@ -286,7 +286,6 @@ async def test_a_purged_or_deleted_queue_leaves_nothing_to_its_successor(node: N
     await put(node, "feed", b"old")
     (held,) = await got(node, "feed@g", 1)
     await node.service.purge("feed")
-    await log.create_group("feed", "g")
     await put(node, "feed", b"new")
     assert [each.body for each in await got(node, "feed@g", 1)] == [b"new"]
     (stale,) = await node.service.ack("feed@g", [held.receipt])
@@ -296,6 +295,24 @@ async def test_a_purged_or_deleted_queue_leaves_nothing_to_its_successor(node: N
         await log.groups("feed")
     await node.service.create("feed", "log")
     assert await log.groups("feed") == []
+
+
+async def test_groups_outlive_a_purge(node: Node) -> None:
+    await node.service.create("feed", "log")
+    log = log_of(node)
+    made = await log.create_group("feed", "billing", options={"visibility_s": 77.0, "filter": {"to": ["us"]}})
+    later = await log.create_group("feed", "later", "latest")
+    await log.create_group("feed", "gone")
+    await log.delete_group("feed", "gone")
+    await put(node, "feed", b"old", to="us")
+    await node.service.purge("feed")
+    billing, kept = await log.groups("feed")
+    assert (billing.name, billing.options) == ("billing", made.options)
+    assert (kept.name, kept.start_at) == ("later", later.start_at)
+    await put(node, "feed", b"not ours")
+    await put(node, "feed", b"new", to="us")
+    assert [each.body for each in await got(node, "feed@billing", 1)] == [b"new"]
+    assert [each.body for each in await got(node, "feed@later", 2)] == [b"not ours", b"new"]
 
 
 async def test_a_put_of_more_than_a_chunk_holds_is_put_in_several(node: Node) -> None:
