@@ -66,6 +66,25 @@ def test_lines_that_are_piped_in_are_messages(node_address: str, queue: str, bod
     assert all(each["attributes"] == {"a": "b"} and each["deliveries"] == 1 for each in found)
 
 
+@pytest.mark.parametrize("kind", ["work", "log"])
+def test_a_put_that_is_interrupted_says_how_much_was_put(node_address: str, queue: str, kind: str) -> None:
+    said(node_address, "queue", "create", queue, "--kind", kind)
+    process = subprocess.Popen(
+        [CAPELLINI, "put", queue, "--at", node_address], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        poll(lambda: len(lines(node_address, "peek", queue)) == 2, "both are there")
+        process.send_signal(signal.SIGINT)
+        process.wait(DEADLINE_S)
+        assert process.returncode == 1
+        assert b"of the lines before line 3, 2 were put" in process.stderr.read()
+    finally:
+        process.kill()
+
+
 def test_any_bytes_go_by_file(node_address: str, queue: str, tmp_path: Path) -> None:
     raw = bytes(range(256))
     (tmp_path / "body").write_bytes(raw)

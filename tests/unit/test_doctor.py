@@ -154,6 +154,12 @@ def test_the_command_says_it_for_people_and_programs(tmp_path: Path) -> None:
     assert '"state": "warn"' in run.output
 
 
+def test_colours_are_for_those_who_want_them(tmp_path: Path) -> None:
+    asked = ["doctor", f"rocks:{tmp_path}/none"]
+    assert "\x1b[" in CliRunner().invoke(capellini, asked, color=True).output
+    assert "\x1b[" not in CliRunner(env={"NO_COLOR": "1"}).invoke(capellini, asked, color=True).output
+
+
 async def test_a_user_without_rights_is_told_to_get_them_and_not_to_wait() -> None:
     async def look(session: object) -> list[Finding]:
         raise NoRights("User bob has no SELECT permission")

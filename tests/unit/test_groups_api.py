@@ -14,6 +14,7 @@ import pytest
 import capellini
 from capellini.api.pumping import given_back, settle_of
 from capellini.api.server import Server
+from capellini.api.wire import MAX_NAME_CHARS
 from capellini.model.chunks import bodies_of, head_of, pack
 from capellini.model.errors import Conflict, Invalid, NotFound, WrongKind
 from capellini.model.log import DEFAULT_GROUP
@@ -181,3 +182,26 @@ async def test_bad_calls_change_nothing(
         answer = await http.post(f"/v1/queues/feed/{path}", content=body, headers=headers)
     assert answer.status_code == status, answer.text
     assert await client.get("feed") == []
+
+
+async def test_the_longest_names_make_ids_and_receipts_that_are_taken_again(tmp_path: Path) -> None:
+    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", listen="127.0.0.1:0", node="n" * 100))
+    server = Server(node.service)
+    host, port = await server.listen("127.0.0.1", 0)
+    group = "g" * (MAX_NAME_CHARS - len("feed..dead"))
+    place = f"/v1/queues/feed@{group}/messages"
+    async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=DEADLINE_S) as http:
+        await http.put("/v1/queues/feed", json={"kind": "log"})
+        await http.put(f"/v1/queues/feed/groups/{group}", json={})
+        await http.post("/v1/queues/feed/messages", json={"messages": [{"body": "one"}, {"body": "two"}]})
+        got = (await http.post(f"{place}/get", json={"count": 1, "wait_s": 10})).json()["messages"][0]
+        rest = await http.get(place, params={"after": got["id"]})
+        assert [each["body"] for each in rest.json()["messages"]] == ["two"]
+        for verb, asked in (
+            ("extend", {"items": [{"receipt": got["receipt"], "visibility_s": 60}]}),
+            ("ack", {"receipts": [got["receipt"]]}),
+        ):
+            (result,) = (await http.post(f"{place}/{verb}", json=asked)).json()["results"]
+            assert "error" not in result, result
+    await server.close(1.0)
+    await node.close()

@@ -15,12 +15,15 @@ from capellini.model.log import LogParcel, LogService, Settle
 from capellini.model.message import Delivery, Entry, NewMessage
 from capellini.model.service import Done, NackItem, Problem, Put
 from capellini.model.timed import Scheduled
+from capellini.node.log import LogBroker
 from capellini.node.node import Node
 from capellini.node.settings import Settings
 from capellini.queues.catalog import QueueRecord
 from capellini.queues.log.delaying import Delaying
 from capellini.queues.log.turns import Turns
 from capellini.queues.work.place import Gone
+from capellini.store.interface import Batch
+from capellini.store.schema import LOG_BLOCKS
 
 WAIT_S = 10.0
 
@@ -286,7 +289,6 @@ async def test_a_purged_or_deleted_queue_leaves_nothing_to_its_successor(node: N
     await put(node, "feed", b"old")
     (held,) = await got(node, "feed@g", 1)
     await node.service.purge("feed")
-    await log.create_group("feed", "g")
     await put(node, "feed", b"new")
     assert [each.body for each in await got(node, "feed@g", 1)] == [b"new"]
     (stale,) = await node.service.ack("feed@g", [held.receipt])
@@ -296,6 +298,24 @@ async def test_a_purged_or_deleted_queue_leaves_nothing_to_its_successor(node: N
         await log.groups("feed")
     await node.service.create("feed", "log")
     assert await log.groups("feed") == []
+
+
+async def test_groups_outlive_a_purge(node: Node) -> None:
+    await node.service.create("feed", "log")
+    log = log_of(node)
+    made = await log.create_group("feed", "billing", options={"visibility_s": 77.0, "filter": {"to": ["us"]}})
+    later = await log.create_group("feed", "later", "latest")
+    await log.create_group("feed", "gone")
+    await log.delete_group("feed", "gone")
+    await put(node, "feed", b"old", to="us")
+    await node.service.purge("feed")
+    billing, kept = await log.groups("feed")
+    assert (billing.name, billing.options) == ("billing", made.options)
+    assert (kept.name, kept.start_at) == ("later", later.start_at)
+    await put(node, "feed", b"not ours")
+    await put(node, "feed", b"new", to="us")
+    assert [each.body for each in await got(node, "feed@billing", 1)] == [b"new"]
+    assert [each.body for each in await got(node, "feed@later", 2)] == [b"not ours", b"new"]
 
 
 async def test_a_put_of_more_than_a_chunk_holds_is_put_in_several(node: Node) -> None:
@@ -386,3 +406,29 @@ async def test_what_was_put_before_the_queue_was_purged_is_not_put_again_with_th
     assert [type(each) for each in results] == [Put, Put]
     assert [one.body for one in await got(node, "feed", 1)] == [b"later"]
     assert not await node.service.get("feed", 1, 0.2)
+
+
+async def test_a_put_that_meets_the_end_of_its_queue_hears_of_that_and_not_of_a_lease(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.service.create("feed", "log")
+    await put(node, "feed", b"first")
+    log = log_of(node)
+    assert isinstance(log, LogBroker)
+    (queue,) = [each for each in log.keeper.queues() if each.place.name == "feed"]
+    write, begun, go = queue.place.store.write, asyncio.Event(), asyncio.Event()
+
+    async def stuck(batch: Batch) -> None:
+        if batch.table is LOG_BLOCKS:
+            begun.set()
+            await go.wait()
+        await write(batch)
+
+    monkeypatch.setattr(queue.place.store, "write", stuck)
+    late = asyncio.create_task(node.service.put("feed", [NewMessage(b"late")]))
+    await begun.wait()
+    await node.service.delete("feed")
+    await log.keeper.turn()
+    go.set()
+    (answer,) = await late
+    assert answer == Problem("unknown", "it may be there: queue feed was deleted or purged")

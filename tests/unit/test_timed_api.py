@@ -276,3 +276,12 @@ async def test_who_is_no_node_may_not_ask_as_one(http: httpx.AsyncClient) -> Non
     for body in (b"", b"nonsense", forged):
         answer = await http.post("/v1/peers/later/take", content=body, headers=PACKED)
         assert (answer.status_code, msgspec.msgpack.decode(answer.content)["error"]) == (400, "invalid")
+
+
+async def test_of_one_key_given_twice_in_a_call_the_first_is_the_message(http: httpx.AsyncClient) -> None:
+    named = [("a", "k"), ("b", "k"), ("c", "other"), ("d", "k")]
+    results = await put(http, *({"body": body, "key": key, "delay_s": 60} for body, key in named))
+    assert [each["duplicate"] for each in results] == [False, True, False, True]
+    assert len({results[index]["id"] for index in (0, 1, 3)}) == 1
+    due = (await http.get("/v1/queues/later/due")).json()["messages"]
+    assert sorted(each["body"] for each in due) == ["a", "c"]

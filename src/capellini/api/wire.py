@@ -39,6 +39,8 @@ from capellini.model.timed import MAX_DUE_S
 PACKED: Final = frozenset((MSGPACK, b"application/x-msgpack", b"application/vnd.msgpack"))
 _PLACE: Final = re.compile(r"\$\[(\d+)\]")
 MAX_NAME_CHARS: Final = 100  # of a queue, see model.options.NAME
+MAX_ID_CHARS: Final = 200  # of a log queue's message: its extent's name has that of a node
+MAX_RECEIPT_CHARS: Final = 1_000  # of a log queue's: it names an extent and a group
 T = TypeVar("T")
 
 Attributes = Annotated[dict[str, str], Meta(max_length=MAX_ATTRIBUTES)]
@@ -48,9 +50,9 @@ Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_CHARS)]
 Visibility = Annotated[float, Meta(ge=0, le=MAX_VISIBILITY_S)]
 Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT_S)]
 Count = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
-ReceiptText = Annotated[str, Meta(max_length=200)]
+ReceiptText = Annotated[str, Meta(max_length=MAX_RECEIPT_CHARS)]
 Start = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
-Id = Annotated[str, Meta(max_length=64)]
+Id = Annotated[str, Meta(max_length=MAX_ID_CHARS)]
 
 
 class UnsupportedMedia(Exception):

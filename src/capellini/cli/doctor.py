@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Final
 
 import click
@@ -24,9 +25,10 @@ def doctor(address: str, as_json: bool) -> None:
     if as_json:
         click.echo(checks.as_json(findings))
     else:
+        plain = bool(os.environ.get("NO_COLOR"))  # click does not know it
         for each in findings:
             sign, colour = _SIGN[each.state]
-            click.echo(f"{click.style(sign, fg=colour)} {each.name}: {each.says}")
+            click.echo(f"{click.style(sign, fg=None if plain else colour, reset=not plain)} {each.name}: {each.says}")
             if each.do and each.state != "ok":
                 click.echo(f"       {each.do}")
     raise click.exceptions.Exit(checks.exit_code(findings))

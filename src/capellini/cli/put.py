@@ -76,22 +76,22 @@ def _put_lines(
     with talking(at) as client, progressing(f"putting into {queue}") as advance:
         info = client.show_queue(queue)  # said before the first line is read
         with _putting(client, info, attributes, delay_s, due, as_json) as put_all:
-            for bodies in lines_of(source):
-                try:
+            try:
+                for bodies in lines_of(source):
                     results = put_all(bodies)
-                except CapelliniError:
-                    hint(f"of the lines before line {done + bad + 1}, {done} were put; of those from it on some may be")
-                    raise
-                for number, result in enumerate(results, done + bad + 1):
-                    if isinstance(result, Problem):
-                        if bad < BAD_SHOWN:
-                            hint(f"line {number}: {result.says}")
-                        bad += 1
-                done += sum(isinstance(result, Put) for result in results)
-                if as_json:
-                    for result in results:
-                        say_json(result)
-                advance(len(results))
+                    for number, result in enumerate(results, done + bad + 1):
+                        if isinstance(result, Problem):
+                            if bad < BAD_SHOWN:
+                                hint(f"line {number}: {result.says}")
+                            bad += 1
+                    done += sum(isinstance(result, Put) for result in results)
+                    if as_json:
+                        for result in results:
+                            say_json(result)
+                    advance(len(results))
+            except (CapelliniError, KeyboardInterrupt):
+                hint(f"of the lines before line {done + bad + 1}, {done} were put; of those from it on some may be")
+                raise
     if not as_json:
         click.echo(f"put {done}")
     if bad:

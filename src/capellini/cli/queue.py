@@ -163,7 +163,7 @@ def resume(at: str, as_json: bool, name: str, puts: bool, gets: bool) -> None:
 @queue_argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def purge(at: str, as_json: bool, name: str, yes: bool) -> None:
-    """Remove all messages of a queue; its options stay."""
+    """Remove all messages of a queue; its options and groups stay."""
     with talking(at) as client:
         client.show_queue(name)  # a name that does not exist needs no question
         confirmed(f"Remove all messages of {name}?", yes)

@@ -115,7 +115,7 @@ class AsyncClient(Generic[T]):
         return await self._service.pause(name, False if puts else None, False if gets else None)
 
     async def purge_queue(self, name: str) -> QueueInfo:
-        """All messages go, options stay."""
+        """All messages go, options and groups stay."""
         return await self._service.purge(name)
 
     async def delete_queue(self, name: str) -> None:

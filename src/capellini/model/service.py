@@ -187,7 +187,7 @@ class Service(ABC):
 
     @abstractmethod
     async def purge(self, name: str) -> QueueInfo:
-        """All messages go; options stay. Receipts become stale."""
+        """All messages go; options and groups stay. Receipts become stale."""
 
     @abstractmethod
     async def delete(self, name: str) -> None:

@@ -22,6 +22,7 @@ from capellini.model.address import Address, NodeAddress, is_host, parse
 from capellini.model.errors import Invalid
 from capellini.node.settings import PREFIX, TABLE, Setting, Settings
 
+MAX_NODE_CHARS: Final = 100  # ids of log queues hold the name, and receipts: see `api.wire`
 DEFAULT_STORE: Final = "rocks:data"
 TIMES: Final = "counter_"  # what the names of counters' times begin with
 NOT_SETTINGS: Final = frozenset((f"{PREFIX}AT", f"{PREFIX}CONFIG"))  # of the command line
@@ -86,6 +87,7 @@ def _value(setting: Setting, value: Any, place: str) -> Any:
 
 def _check_together(settings: Settings, given: set[str]) -> None:
     announced(settings, listen_of(settings)[1])
+    name_of(settings)
     address_of(settings)
     times_of(settings)
     if settings.store and "contact_points" in given:
@@ -163,5 +165,8 @@ def _cassandra(settings: Settings) -> str:
 
 
 def name_of(settings: Settings) -> str:
-    """Two nodes of one name would fight for one lease: the port keeps those of one machine apart."""
-    return settings.node or f"{socket.gethostname()}-{listen_of(settings)[1]}"
+    """Two nodes of one name would fight for one lease: the port keeps those of one machine apart. Raises Invalid."""
+    name = settings.node or f"{socket.gethostname()}-{listen_of(settings)[1]}"
+    if len(name) > MAX_NODE_CHARS or not name.isprintable() or " " in name:
+        raise Invalid(f"node is 1 to {MAX_NODE_CHARS} letters, digits and signs without spaces, not {name[:120]!r}")
+    return name

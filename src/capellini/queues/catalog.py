@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -102,6 +102,9 @@ class QueueRecord(msgspec.Struct, frozen=True):
     def require_gets(self) -> None:
         if self.gets_paused:
             raise Paused(f"queue {self.name} gives no messages for now: its gets are paused")
+
+
+Carry = Callable[[QueueRecord, QueueRecord], Awaitable[None]]  # from a generation that was ended, to its successor
 
 
 class CatalogRow(msgspec.Struct, frozen=True):
@@ -272,13 +275,14 @@ class Catalog:
         await self._clock.sleep(SETTLE_S)
         return record
 
-    async def purge(self, name: str) -> QueueRecord:
-        """A new generation with the same options; the old one is left to be cleared."""
+    async def purge(self, name: str, carry: Carry | None = None) -> QueueRecord:
+        """A new generation with the same options; the old one is left to be cleared. `carry` brings over what else
+        stays: it is awaited as soon as the new one lives."""
 
         def successor(record: QueueRecord) -> QueueRecord:
             return msgspec.structs.replace(record, generation=record.generation + 1, secret=self._secret())
 
-        return await self._end(name, successor)
+        return await self._end(name, successor, carry)
 
     async def delete(self, name: str) -> None:
         """Raises Conflict, naming them, if other queues' dead letters go there."""
@@ -355,7 +359,9 @@ class Catalog:
                 return after
         raise Overloaded(f"queue {name} is changed by too many at once: nothing was changed, try again")
 
-    async def _end(self, name: str, successor: Callable[[QueueRecord], QueueRecord] | None) -> QueueRecord:
+    async def _end(
+        self, name: str, successor: Callable[[QueueRecord], QueueRecord] | None, carry: Carry | None = None
+    ) -> QueueRecord:
         """End the live generation: (a) to (d) above. Without a successor the queue is deleted."""
         for attempt in range(ATTEMPTS):
             await self._clock.sleep(backoff_s(attempt, self._random))
@@ -367,6 +373,8 @@ class Catalog:
             if not await self._write(name, before, after, successor is not None, []):
                 continue
             try:
+                if carry is not None:
+                    await carry(before.record, after)
                 await self._close_monoton(name, before.generation)
             except StoreError as error:
                 raise Unknown(f"queue {name} was ended, but not yet on all nodes: {error.says}") from error

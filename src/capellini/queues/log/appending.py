@@ -369,16 +369,17 @@ class Writer:
         self._quiet.set()
         return handed
 
-    def abandon(self) -> None:
-        """This incarnation may not act any more: whoever waits hears so, and others seal."""
+    def abandon(self, why: str = "") -> None:
+        """This incarnation may not act any more (its lease is lost, unless `why` says otherwise): whoever waits hears
+        so, and others seal."""
         if self.broken:
             return
-        says = f"node {self._place.node} lost its lease"
-        handed = self._hand_back(Unknown(f"it may be there: {says}"))
+        why = why or f"node {self._place.node} lost its lease"
+        handed = self._hand_back(Unknown(f"it may be there: {why}"))
         for item in handed.sent:
             item.fail(handed.error)
         for item in handed.waiting:
-            item.fail(Unavailable(f"{says}: nothing was changed, try another node"))
+            item.fail(Unavailable(f"{why}: nothing was changed, try again"))
         self.over.set()
 
     async def drained(self) -> None:

@@ -168,7 +168,7 @@ class Cursors:
                 else:
                     place.guards["cursor durable only after the lease"] += 1
                     self.stop()
-                    _tell(group, Unknown("it was written after the node's lease was over: it may have been done"))
+                    _tell(group, Unknown("it was written after this node's right to: it may have been done"))
                 return
             await place.clock.sleep(AGAIN_S)
         place.guards["cursor not durable within the lease"] += 1

@@ -16,6 +16,7 @@ SETTLE_S after it was applied; what begins after that uses the new record.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -173,6 +174,13 @@ class Groups:
             self._reading = (start_s, asyncio.get_running_loop().create_task(self._read(start_s)))
             self._reading[1].add_done_callback(_heard)
         await asyncio.shield(self._reading[1])
+
+    async def carry(self, to: Groups) -> None:
+        """Those of a generation that was purged are groups of the next one, too."""
+        await self._known(self._place.clock.elapsed_s())
+        for group in [group for group in self._all.values() if group.live]:
+            with contextlib.suppress(Conflict):  # somebody was faster to make it anew
+                await to.create(group.name, group.start_ms, group.options)
 
     def get(self, name: str) -> Group | None:
         """As of the last look, however old."""

@@ -184,12 +184,14 @@ class LogKeeper:
                 self.guards["turn put off"] += 1
                 log.info("queue %s: %s", record.name, error.says)
         for at in [at for at in self._queues if sure and at in before and at not in records]:
-            queue = self._queues.pop(at)
-            queue.readers.abandon()
-            queue.writers.abandon()
+            self._ended(self._queues.pop(at))
         self._turns += 1
         if self._turns % CLEAR_TURNS == 0 and sure:
             await self._clear_home()
+
+    def _ended(self, queue: LogQueue) -> None:
+        queue.readers.abandon()
+        queue.writers.abandon(f"queue {queue.place.name} was deleted or purged")
 
     async def _turn(self, queue: LogQueue) -> None:
         watcher = self._watching(queue.place)
@@ -248,8 +250,7 @@ class LogKeeper:
         nothing is left."""
         queue = self._queues.pop((name, generation), None)
         if queue is not None:
-            queue.readers.abandon()
-            queue.writers.abandon()
+            self._ended(queue)
         cleared = await clear_generation(self._place(name, generation, b"", LogOptions(mode="cp")), self._watcher)
         if self._home is None or not self._home.name:
             return cleared

@@ -377,11 +377,12 @@ class Writers:
         nodes = {one.node for one in open_now if self._plan.get(one.node, 1)} & (self._living - {place.node})
         return place.random.choice(sorted(nodes)) if nodes else ""
 
-    def abandon(self) -> None:
-        """The lease is lost: nothing more is confirmed here under this incarnation."""
+    def abandon(self, why: str = "") -> None:
+        """Nothing more is confirmed here under this incarnation: its lease is lost, unless `why` says otherwise."""
         for writer in list(self._writers.values()):
-            writer.abandon()
-        self._lines.fail_all(Unavailable(f"node {self._place.node} lost its lease: nothing was changed"))
+            writer.abandon(why)
+        says = why or f"node {self._place.node} lost its lease"
+        self._lines.fail_all(Unavailable(f"{says}: nothing was changed"))
         self._forget_over()
 
     async def close(self, seal: bool) -> None:
@@ -395,7 +396,7 @@ class Writers:
         nudge = asyncio.Event()
         done.add_done_callback(lambda _: nudge.set())
         await rest(self._place.clock, nudge, CLOSE_S)
-        self.abandon()
+        self.abandon(f"node {self._place.node} stops")
 
     def require_room(self, size: int) -> None:
         """Raises Full; or TooLarge, for which there is no room in an empty queue either."""

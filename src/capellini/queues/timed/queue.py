@@ -68,22 +68,25 @@ class TimedQueue:
         """One answer per message, in order. Due in the past: at once. Unknown as a Problem: it may have been put."""
         results: dict[int, Put | Problem] = {}
         plain: list[int] = []
-        keyed: list[int] = []
+        keyed: dict[str, list[int]] = {}
         for index, message in enumerate(messages):
             if (problem := self._too_far(message.due_ms)) is not None:
                 results[index] = problem
+            elif message.key is None:
+                plain.append(index)
             else:
-                (plain if message.key is None else keyed).append(index)
+                keyed.setdefault(message.key, []).append(index)
 
         async def together() -> None:
             if plain:
                 answers = await self.putting.put([messages[index] for index in plain])
                 results.update(zip(plain, answers, strict=True))
 
-        async def once(index: int) -> None:
-            results[index] = await self._put_once(f"key:{messages[index].key}", messages[index])
+        async def once(key: str, indexes: list[int]) -> None:
+            for index in indexes:  # in order: the first is the message
+                results[index] = await self._put_once(f"key:{key}", messages[index])
 
-        await _gathered([together(), *[once(index) for index in keyed]])
+        await _gathered([together(), *[once(key, indexes) for key, indexes in keyed.items()]])
         return [results[index] for index in range(len(messages))]
 
     def _too_far(self, due_ms: int) -> Problem | None:
