@@ -10,7 +10,7 @@ from capellini.api.router import Kind
 from capellini.model.errors import CapelliniError, Full, Overloaded, Unavailable
 from capellini.node.condition import GOOD, Condition
 
-WORK = (Kind.READ, Kind.CHANGE, Kind.PUT, Kind.TAKE, Kind.FINISH)
+WORK = (Kind.READ, Kind.CHANGE, Kind.TIDY, Kind.PUT, Kind.TAKE, Kind.FINISH)
 SMALL = Limits(max_requests=4, max_waiting=2, max_bytes=1_000)
 
 
@@ -31,7 +31,7 @@ def let_in(condition: Condition) -> set[Kind]:
         (Condition(skewed="clocks", skew_s=2.0), set(Kind)),
         (Condition(draining=True), {Kind.SYSTEM, Kind.FINISH, Kind.READ}),
         (Condition(down="the store is away"), {Kind.SYSTEM}),
-        (Condition(full="the disk is full"), {Kind.SYSTEM, Kind.READ, Kind.TAKE, Kind.FINISH}),
+        (Condition(full="the disk is full"), {Kind.SYSTEM, Kind.READ, Kind.TIDY, Kind.TAKE, Kind.FINISH}),
         (Condition(draining=True, full="the disk is full"), {Kind.SYSTEM, Kind.FINISH, Kind.READ}),
     ],
 )

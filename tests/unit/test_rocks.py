@@ -324,12 +324,16 @@ async def test_a_full_disk_refuses_puts_before_acks_and_changes_nothing(tmp_path
     with pytest.raises(Full):
         await store.write(Batch(PLAIN, ("p",), (row(2),)))
     assert (await store.compare_and_set(cas)).applied
+    await store.write(Batch(PLAIN, ("p",), (row(3),), frees=True))
+    await store.drop(PLAIN, ("elsewhere",))
     free = folders.ACK_ROOM_BYTES - 1
     with pytest.raises(Full):
         await store.compare_and_set(cas)
+    with pytest.raises(Full):
+        await store.write(Batch(PLAIN, ("p",), (row(4),), frees=True))
     free = 1 << 40
-    await store.write(Batch(PLAIN, ("p",), (row(3),)))
-    assert await keys(store) == [1, 3]
+    await store.write(Batch(PLAIN, ("p",), (row(5),)))
+    assert await keys(store) == [1, 3, 5]
     await store.close()
 
 

@@ -116,7 +116,7 @@ class Application:
         if request.route.kind is Kind.PUT:
             PRODUCER.set(request.producer)
         try:
-            if request.body and request.route.takes is None and request.route.kind is Kind.CHANGE:
+            if request.body and request.route.takes is None and request.route.kind in (Kind.CHANGE, Kind.TIDY):
                 _NOTHING.read(request)
             return await request.route.handler(self.context, request)
         except CapelliniError as error:

@@ -2,7 +2,7 @@
 
     draining     nothing new; acks, nacks and extends are still taken, so that consumers can finish what they hold
     store down   nothing: it would only wait for a time-out
-    disk full    no puts and no new queues; gets and acks go on, since they are what makes room
+    disk full    no puts and no new queues; gets, acks, purges and the like go on, since they are what makes room
     too much     too many requests or body bytes at a time: 429, and come again
 
 Acks, nacks and extends have some room of their own beyond the limit: refusing them makes messages come twice, which is

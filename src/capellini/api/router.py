@@ -26,7 +26,8 @@ class Kind(enum.Enum):
 
     SYSTEM = "system"  # health and metrics: always answered
     READ = "read"
-    CHANGE = "change"  # queues are made, changed, removed
+    CHANGE = "change"  # something is made, moved, scheduled
+    TIDY = "tidy"  # queues are emptied, changed, paused, removed: what makes room on a full disk
     PUT = "put"
     TAKE = "take"  # gets; may wait for long
     FINISH = "finish"  # acks, nacks, extends: they end work, so they are let in when others are not

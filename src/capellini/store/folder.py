@@ -34,7 +34,7 @@ OWN: Final = frozenset(
 Migration = Callable[[Path], None]  # takes the folder one format up; may be repeated after a crash in the middle
 MIGRATIONS: Final[Mapping[int, Migration]] = {}  # by the format they start from; none is needed yet
 
-ROOM_BYTES: Final = 64 * 1024 * 1024  # below, plain writes are refused: RocksDB needs room to flush and compact
+ROOM_BYTES: Final = 64 * 1024 * 1024  # below, puts are refused: RocksDB needs room to flush and compact
 ACK_ROOM_BYTES: Final = 16 * 1024 * 1024  # below, everything is: acks free room, so they go on for longer
 ROOM_EVERY_S: Final = 0.05  # how old the answer of the file system may be
 
@@ -215,12 +215,12 @@ class Room:
         self._free_bytes = measure(folder)
         self._again_s = clock.elapsed_s() + ROOM_EVERY_S
 
-    def check(self, conditional: bool = False) -> None:
-        """Raises Full."""
+    def check(self, frees: bool = False) -> None:
+        """Raises Full. `frees`: compare-and-sets, drops, and writes that say so."""
         now_s = self._clock.elapsed_s()
         if now_s >= self._again_s:
             self._free_bytes = self._measure(self._folder)
             self._again_s = now_s + ROOM_EVERY_S
-        wanted = self._ack_bytes if conditional else self._plain_bytes
+        wanted = self._ack_bytes if frees else self._plain_bytes
         if self._free_bytes < wanted:
             raise Full(_full(self._folder, self._free_bytes, wanted))

@@ -138,6 +138,7 @@ class Batch(msgspec.Struct, frozen=True):
     sync: bool = True  # embedded: fsync before returning; False: survives the process, not the machine
     once: bool = False  # the store does not send it again by itself: whoever writes has better to do when it fails
     new: bool = False  # nothing was ever written under these keys: embedded, it need not be looked up
+    frees: bool = False  # room comes back by it (an ack, a position): embedded, a nearly full disk takes it still
 
 
 class Absent(enum.Enum):

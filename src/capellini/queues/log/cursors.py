@@ -108,7 +108,7 @@ class Cursors:
         self._stamp_us = max(self._stamp_us + 1, int(self._place.clock.now_s() * 1e6))
         rows = tuple(((self._epoch, number), {"state": data}) for number, data in pages)
         stamp_us = None if self._place.store.alone else self._stamp_us
-        return Batch(LOG_CURSORS, self._partition, rows, timestamp_us=stamp_us)
+        return Batch(LOG_CURSORS, self._partition, rows, timestamp_us=stamp_us, frees=True)
 
     async def commit(self) -> None:
         """All that the pages say now is durable when this returns. Raises Unavailable (surely not) or Unknown."""

@@ -78,8 +78,9 @@ async def store_sequences(place: LogPlace, extent: Extent, size: int, last: dict
         return
     record = msgspec.msgpack.encode(_Found(extent.end, size, last))
     stamp_us = None if place.store.alone else extent.opened_ms * 1000 + extent.end
+    partition = partition_of(place, extent.name)
     await place.store.write(
-        Batch(LOG_BLOCKS, partition_of(place, extent.name), static={"sequences": record}, timestamp_us=stamp_us)
+        Batch(LOG_BLOCKS, partition, static={"sequences": record}, timestamp_us=stamp_us, frees=True)
     )
 
 

@@ -82,14 +82,14 @@ async def write_horizon(place: TimedPlace, shard: int, epoch: int, horizon: int)
             (((epoch,), {"horizon": horizon}),),
             timestamp_us=stamp_us,
             sync=not place.store.alone,
+            frees=True,
         )
     )
 
 
 async def write_run(place: TimedPlace, shard: int, epoch: int, run: int) -> None:
-    await place.store.write(
-        Batch(TIMED_SHARDS, (*place.partition, shard), (((epoch,), {"run": run}),), timestamp_us=run + 1)
-    )
+    rows = (((epoch,), {"run": run}),)
+    await place.store.write(Batch(TIMED_SHARDS, (*place.partition, shard), rows, timestamp_us=run + 1, frees=True))
 
 
 class Pace(msgspec.Struct, frozen=True):

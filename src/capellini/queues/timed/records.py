@@ -159,7 +159,7 @@ async def write_record(
     place: TimedPlace, shard: int, epoch: int, run: int, seq: int, record: Change | Snapshot
 ) -> None:
     rows = (((seq,), {"record": msgspec.msgpack.encode(record)}),)
-    await place.store.write(Batch(TIMED_RECORDS, partition_of(place, shard, epoch, run), rows))
+    await place.store.write(Batch(TIMED_RECORDS, partition_of(place, shard, epoch, run), rows, frees=True))
 
 
 async def read_known(place: TimedPlace, shard: int, epoch: int) -> tuple[Known, int]:

@@ -286,7 +286,7 @@ async def _halt(holder: Holder, items: list[Any]) -> list[Answer]:
 async def write_halted(place: TimedPlace, shard: int, stopped: bool) -> None:
     """An operator's word: the holder, and every later one, keeps to it."""
     rows = (((OPERATOR_EPOCH,), {"stopped": stopped}),)
-    await place.store.write(Batch(TIMED_SHARDS, (*place.partition, shard), rows))
+    await place.store.write(Batch(TIMED_SHARDS, (*place.partition, shard), rows, frees=True))
 
 
 _OPERATIONS: Final[dict[str, Callable[[Holder, list[Any]], Any]]] = {

@@ -153,14 +153,14 @@ class RocksStore(Store):
         if self._closed:
             raise Unavailable("the store is closed")
 
-    def _writable(self, conditional: bool = False) -> None:
+    def _writable(self, frees: bool = False) -> None:
         """Raises Unavailable or Full: nothing was changed."""
         if self._closed or self._lock is None or self._worker.failure is not None:
             self._open()
             if self._lock is None:
                 raise Unavailable(f"{self.folder} is open for reading only: another process writes it")
             self._worker.check()
-        self._room.check(conditional)
+        self._room.check(frees)
 
     def _plan(self, table: Table) -> Plan:
         plan = self._plans.get(table.name)
@@ -241,12 +241,12 @@ class RocksStore(Store):
         made = self._batches.blind(plan, batch)
         if made is None:
             check_batch(batch)
-            self._writable()
+            self._writable(batch.frees)
             prefix = plan.prefix(batch.partition)
             self._forget(prefix)
             made = self._batches.merging(plan, batch, self._make_space(plan, prefix), prefix)
         else:
-            self._writable()
+            self._writable(batch.frees)
         self._count(len(batch.rows) + bool(batch.static) + (batch.clear_before is not None), writes=1)
         self._apply(made)
         await (self._worker.wait() if batch.sync else self._turn())
@@ -263,7 +263,7 @@ class RocksStore(Store):
     ) -> None:
         check_drop(table, partition, timestamp_us, level)
         plan = self._plan(table)
-        self._writable()
+        self._writable(frees=True)
         prefix = plan.prefix(partition)
         self._recent.clear()
         made, gone = self._batches.drop(plan, prefix, self._database.space(plan, prefix), timestamp_us)
@@ -278,7 +278,7 @@ class RocksStore(Store):
             return APPLIED
         check_cas(cas)
         plan = self._plan(cas.table)
-        self._writable(conditional=True)
+        self._writable(frees=True)
         self.counts.rounds += 1
         now_us = self._stamps.now_us()
         prefix = plan.prefix(cas.partition)
@@ -313,7 +313,7 @@ class RocksStore(Store):
         known = self._recent.holding(cas)
         if known is None:
             return False
-        self._writable(conditional=True)
+        self._writable(frees=True)
         made = self._batches.over(known, cas.changes[0])
         if made is None:
             return False
@@ -395,7 +395,7 @@ class RocksStore(Store):
 
     async def sweep(self, limit: int = 10_000) -> Swept:
         """Look at up to `limit` records from where the last call stopped; remove what has served."""
-        self._writable(conditional=True)
+        self._writable(frees=True)
         seen, made = self._sweeper.step(self._plans, limit, self._stamps.now_us())
         removed = len(made)
         if removed:
@@ -405,7 +405,7 @@ class RocksStore(Store):
 
     async def backup(self, target: Path) -> None:
         """A copy of this folder as of now, while it is in use. `target` must be new or empty."""
-        self._writable(conditional=True)
+        self._writable(frees=True)
         folders.make_empty(target)
         await self._worker.wait()
         loop = asyncio.get_running_loop()

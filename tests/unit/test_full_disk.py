@@ -1,0 +1,88 @@
+"""On a disk that is nearly full messages can still be got and acked, and queues emptied: that is what makes room."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from capellini.api.server import Server
+from capellini.model.clock import RealClock
+from capellini.model.errors import CapelliniError
+from capellini.model.message import Delivery, NewMessage
+from capellini.model.service import Done, Problem, Put
+from capellini.node.node import Node
+from capellini.node.settings import Settings
+from capellini.store import folder as folders
+from capellini.store.rocks import RocksStore
+
+WAIT_S = 10.0
+FREE = folders.ACK_ROOM_BYTES + 1
+
+
+def with_room(node: Node, folder: Path, free_bytes: int) -> None:
+    assert isinstance(node.store, RocksStore)
+    node.store._room = folders.Room(folder, RealClock(), folders.ROOM_BYTES, lambda _: free_bytes)
+
+
+async def got(node: Node, name: str, count: int) -> list[Delivery]:
+    found: list[Delivery] = []
+    while len(found) < count and (more := await node.service.get(name, count - len(found), WAIT_S)):
+        found += more
+    return found
+
+
+async def refused_as(node: Node, name: str) -> str:
+    try:
+        (result,) = await node.service.put(name, [NewMessage(b"more")])
+    except CapelliniError as error:
+        return error.name
+    return result.error if isinstance(result, Problem) else ""
+
+
+@pytest.mark.parametrize("kind", ["work", "timed", "log"])
+@pytest.mark.parametrize("began", [True, False], ids=["consumers_were_there", "nobody_got_before"])
+async def test_gets_and_acks_go_on_when_puts_do_not(tmp_path: Path, kind: str, began: bool) -> None:
+    node = await Node.open(Settings(store=f"rocks:{tmp_path}/data", listen="127.0.0.1:0"))
+    try:
+        async with asyncio.timeout(60):
+            await node.service.create("q", kind)
+            results = await node.service.put("q", [NewMessage(b"%d" % at) for at in range(5)])
+            assert all(isinstance(each, Put) for each in results)
+            if began:
+                assert len(await got(node, "q", 1)) == 1
+            with_room(node, tmp_path, FREE)
+            assert await refused_as(node, "q") == "full"
+            rest = await got(node, "q", 4 if began else 5)
+            answers = await node.service.ack("q", [one.receipt for one in rest])
+            assert len(answers) >= 4 and all(isinstance(each, Done) for each in answers)
+    finally:
+        with_room(node, tmp_path, 1 << 40)
+        await node.close()
+
+
+async def test_queues_are_emptied_and_removed_on_a_full_disk_and_none_is_made(tmp_path: Path) -> None:
+    node = await Node.open(Settings(store=f"rocks:{tmp_path}/data", listen="127.0.0.1:0"))
+    server = Server(node.service)
+    node.subscribe(server.see)
+    host, port = await server.listen("127.0.0.1", 0)
+    async with httpx.AsyncClient(base_url=f"http://{host}:{port}/v1/queues", timeout=60) as http:
+        for kind in ("work", "timed", "log"):
+            await http.put(f"/{kind}", json={"kind": kind})
+            await http.post(f"/{kind}/messages", json={"messages": [{"body": "x"}]})
+        with_room(node, tmp_path, FREE)
+        await node.look()
+        refused = await http.put("/more")
+        assert (refused.status_code, refused.json()["error"]) == (503, "full")
+        for kind in ("work", "timed", "log"):
+            assert (await http.post(f"/{kind}/purge")).status_code == 200
+            assert (await http.get(f"/{kind}/statistics")).json()["ready"] == 0
+            assert (await http.delete(f"/{kind}")).status_code == 204
+        async with asyncio.timeout(60):
+            while await node.service._work.catalog._leaving():
+                await asyncio.sleep(0.1)
+    await server.close(1.0)
+    with_room(node, tmp_path, 1 << 40)
+    await node.close()
