@@ -284,6 +284,44 @@ async def test_after_a_failed_fsync_nothing_is_confirmed_any_more(tmp_path: Path
     await again.close()
 
 
+UNTIL_IT_FAILS = """
+import asyncio, resource, sys
+from pathlib import Path
+from capellini.model.errors import StoreError
+from capellini.store.interface import Batch
+from tests.unit.rocks_stores import APART, PLAIN, opened, row
+
+async def main():
+    store = await opened(Path(sys.argv[1]))
+    await store.write(Batch(APART, ("p",), (((1,), {"v": b"a"}),)))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+    number = 0
+    try:
+        while True:
+            await store.write(Batch(PLAIN, ("p",), (row(number, b"x" * 10_000),)))
+            number += 1
+    except StoreError:
+        print(number)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_store_whose_disk_has_failed_is_closed_all_the_same(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", UNTIL_IT_FAILS, str(tmp_path / "s")]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (child.returncode, child.stderr) == (0, "")
+    written = int(child.stdout)
+
+    async def again() -> None:
+        store = await opened(tmp_path / "s")
+        assert (await keys(store))[:written] == list(range(written))
+        await store.close()
+
+    asyncio.run(again())
+
+
 async def test_an_fsync_that_finds_the_disk_full_says_so(tmp_path: Path) -> None:
     store = await opened(tmp_path / "s")
 

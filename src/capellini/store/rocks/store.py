@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -145,7 +146,9 @@ class RocksStore(Store):
                 await self._worker.wait()
         finally:
             self._worker.close()
-            self._database.close()
+            failed = (Exception,) if self._worker.failure is not None else ()  # its end fails like what was before
+            with contextlib.suppress(*failed):
+                self._database.close()
             if self._lock is not None:
                 self._lock.release()
 
