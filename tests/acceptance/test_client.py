@@ -46,6 +46,9 @@ def test_queues_are_made_changed_paused_and_removed(address: str, queue: str) ->
         with pytest.raises(capellini.Paused):
             client.put(queue, b"x")
         client.resume_queue(queue)
+        paused = client.pause_queue(queue, puts=True)
+        assert (paused.puts_paused, paused.gets_paused) == (True, False)
+        client.resume_queue(queue, puts=True)
         client.put(queue, b"x")
         client.purge_queue(queue)
         assert client.get(queue) == []

@@ -251,6 +251,28 @@ async def test_head_gives_the_head_of_a_get(place: Place) -> None:
     assert (head.status, head.headers["content-length"]) == (200, str(len(get.body)))
 
 
+@pytest.mark.parametrize(
+    ("said", "puts", "gets"),
+    [
+        (None, True, True),
+        ({}, True, True),
+        ({"puts": True}, True, False),
+        ({"gets": True}, False, True),
+        ({"puts": False}, False, True),
+        ({"puts": True, "gets": True}, True, True),
+        ({"puts": False, "gets": False}, False, False),
+    ],
+)
+async def test_who_names_one_side_of_a_queue_means_that_one(
+    place: Place, said: dict[str, bool] | None, puts: bool, gets: bool
+) -> None:
+    paused = (await place.ask("POST", "/v1/queues/q/pause", said)).json
+    assert (paused["puts_paused"], paused["gets_paused"]) == (puts, gets)
+    await place.ask("POST", "/v1/queues/q/pause")
+    resumed = (await place.ask("POST", "/v1/queues/q/resume", said)).json
+    assert (resumed["puts_paused"], resumed["gets_paused"]) == (not puts, not gets)
+
+
 async def test_queues_are_made_listed_changed_paused_and_deleted(place: Place) -> None:
     assert (await place.ask("PUT", "/v1/queues/r", {"kind": "work", "options": {"visibility_s": 5}})).status == 200
     assert [each["name"] for each in (await place.ask("GET", "/v1/queues?prefix=r")).json["queues"]] == ["r"]

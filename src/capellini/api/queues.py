@@ -10,6 +10,7 @@ from msgspec import Meta
 from capellini.api.context import Context
 from capellini.api.exchange import Request, Response
 from capellini.api.wire import Form, Start, answer, query_of
+from capellini.model.service import sides
 
 
 class Create(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,10 +23,10 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which side is meant; both when nothing is said."""
+    """Which side is meant; both when none is named."""
 
-    puts: bool = True
-    gets: bool = True
+    puts: bool | None = None
+    gets: bool | None = None
 
 
 class MoveRepair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,14 +70,16 @@ async def change(context: Context, request: Request) -> Response:
 
 
 async def pause(context: Context, request: Request) -> Response:
-    sides = _SIDES.read(request)
-    done = await context.service.pause(request.name, sides.puts or None, sides.gets or None)
+    said = _SIDES.read(request)
+    puts, gets = sides(said.puts, said.gets)
+    done = await context.service.pause(request.name, puts or None, gets or None)
     return answer(request, done)
 
 
 async def resume(context: Context, request: Request) -> Response:
-    sides = _SIDES.read(request)
-    done = await context.service.pause(request.name, False if sides.puts else None, False if sides.gets else None)
+    said = _SIDES.read(request)
+    puts, gets = sides(said.puts, said.gets)
+    done = await context.service.pause(request.name, False if puts else None, False if gets else None)
     return answer(request, done)
 
 

@@ -44,6 +44,7 @@ from capellini.model.service import (
     Put,
     QueueInfo,
     Statistics,
+    sides,
 )
 from capellini.model.timed import DueMessage, MoveItem, ShardView
 
@@ -107,12 +108,14 @@ class AsyncClient(Generic[T]):
     async def change_queue(self, /, name: str, **options: float | str) -> QueueInfo:
         return await self._service.change(name, options)
 
-    async def pause_queue(self, name: str, *, puts: bool = True, gets: bool = True) -> QueueInfo:
-        """In force everywhere when this returns. False leaves that side as it is."""
-        return await self._service.pause(name, puts or None, gets or None)
+    async def pause_queue(self, name: str, *, puts: bool | None = None, gets: bool | None = None) -> QueueInfo:
+        """Both sides, unless one is named; in force everywhere when this returns. False leaves that side as it is."""
+        of_puts, of_gets = sides(puts, gets)
+        return await self._service.pause(name, of_puts or None, of_gets or None)
 
-    async def resume_queue(self, name: str, *, puts: bool = True, gets: bool = True) -> QueueInfo:
-        return await self._service.pause(name, False if puts else None, False if gets else None)
+    async def resume_queue(self, name: str, *, puts: bool | None = None, gets: bool | None = None) -> QueueInfo:
+        of_puts, of_gets = sides(puts, gets)
+        return await self._service.pause(name, False if of_puts else None, False if of_gets else None)
 
     async def purge_queue(self, name: str) -> QueueInfo:
         """All messages go, options and groups stay."""

@@ -155,6 +155,14 @@ class MessageView(msgspec.Struct, frozen=True):
     moved_to: str = ""  # queue/generation/id that it has now
 
 
+def sides(puts: bool | None, gets: bool | None) -> tuple[bool, bool]:
+    """Which sides of a queue are meant: both when none is named; else one that is not named where the other is not
+    meant."""
+    if puts is None and gets is None:
+        return True, True
+    return (not gets if puts is None else puts), (not puts if gets is None else gets)
+
+
 class Service(ABC):
     """All calls raise NotFound for an unknown queue, Invalid for wrong input (nothing changed), Unavailable when the
     store is away (nothing changed), Unknown when the outcome could not be learned."""
