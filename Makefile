@@ -13,10 +13,13 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 # Two processes, since the machine to be fast on has two cores: see tests/conftest.py on what they share.
 TOGETHER := -n 2 --dist loadscope
+# Empty: what was compiled is kept, whatever the machine says. Tests start hundreds of processes, and those that compile
+# the package anew take twice as long to start.
+export PYTHONDONTWRITEBYTECODE :=
 STORE ?= rocks:data
 SEEDS ?= 200
 
-.PHONY: help setup run java test test-fast test-long check bench bench-peers simulate coverage clean
+.PHONY: help setup run java test compiled test-fast test-long check bench bench-peers simulate coverage clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -57,8 +60,13 @@ run: $(VENV)/.runtime ## serve on the embedded store in ./data (STORE=... for an
 java: setup
 	@$(BIN)/python -m capellini.local.jars
 
-test: setup java check ## all checks and all tests but the full-size ones
+test: setup java ## all checks and all tests but the full-size ones
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target check compiled
 	$(PYTEST) $(TOGETHER) --durations 30
+
+# The tests of a fresh clone are compiled once, while the checks leave a core idle; else both processes would do it.
+compiled: setup
+	@[ -d tests/unit/__pycache__ ] || { said=$$($(PYTEST) --collect-only -qq 2>&1) || { echo "$$said"; exit 1; }; }
 
 test-fast: setup ## the minute-long part: no Cassandra, nothing slow
 	$(PYTEST) -q $(TOGETHER) -m "not long and not cassandra and not slow and not spark"

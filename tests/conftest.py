@@ -1,7 +1,8 @@
 """What all tests share: one real Cassandra cluster, started when the first test asks for it.
 
-Three nodes on loopback, ended with the test run; what a killed run left is taken down first. To save the start, keep a
-cluster of your own and name it: `capellini cluster up --name mine`, then `CAPELLINI_TEST_CLUSTER=mine make test`.
+Three nodes on loopback, ended with the last test that may ask for them; what a killed run left is taken down first. To
+save the start, keep a cluster of your own and name it: `capellini cluster up --name mine`, then
+`CAPELLINI_TEST_CLUSTER=mine make test`.
 
 `make test` runs the tests in two processes. What is shared is started once because its tests stay together:
 
@@ -35,6 +36,7 @@ hypothesis.settings.load_profile("ours")
 SHARED = ("cassandra", "spark")  # what is started once; both are also markers
 OWN_CLUSTERS = "tests/clusters/"
 KEYSPACE_NAME_LENGTH = 48  # Cassandra's limit
+OUR_CLUSTER = pytest.StashKey[LocalCluster]()
 
 
 def together_with(nodeid: str) -> str:
@@ -80,8 +82,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(f"{item.nodeid} is marked {word}: have the word in its name or its file's")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """The shared cluster goes when its last test is over, not at the end of the run: three idle nodes are not idle.
+    Only where its tests are run one after the other, by `Together`; else more may come."""
+    yield
+    over = together_with(item.nodeid) == "cassandra" != together_with(nextitem.nodeid if nextitem else "")
+    cluster = item.config.stash.get(OUR_CLUSTER, None)
+    if over and cluster and hasattr(item.config, "workerinput"):
+        cluster.down()
+
+
 @pytest.fixture(scope="session")
-def cassandra_cluster() -> Iterator[LocalCluster]:
+def cassandra_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
     """The shared cluster. A test that breaks it uses `broken_cluster`, which mends it."""
     if named := os.environ.get("CAPELLINI_TEST_CLUSTER"):
         kept = LocalCluster(named)
@@ -92,6 +105,7 @@ def cassandra_cluster() -> Iterator[LocalCluster]:
     cluster = LocalCluster(f"tests-{os.getpid()}")
     try:
         cluster.up(nodes=3, owner=processes.identify(os.getpid()))
+        pytestconfig.stash[OUR_CLUSTER] = cluster
         yield cluster
     finally:
         cluster.down()

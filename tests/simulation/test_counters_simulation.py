@@ -13,7 +13,6 @@ from tests.simulation.planting import Plant
 from capellini.counters.service import Counters
 from capellini.counters.times import Times
 from capellini.proof.counting import CounterCall, counts_of, exact, update_of
-from capellini.proof.suites import one
 from capellini.store.schema import TABLES
 from capellini.store.simulation.loop import run
 from capellini.store.simulation.world import World
@@ -43,7 +42,7 @@ def test_counters_are_exact_and_every_guard_decides() -> None:
     guards: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     for seed in SEEDS:
-        result = one("counters", seed)
+        result = verdicts.undisturbed("counters", seed)
         assert not result.violations, f"capellini simulate counters --seed {seed}: {result.violations[:3]}"
         guards.update(result.guards)
         faults.update(result.faults)

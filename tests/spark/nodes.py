@@ -13,6 +13,7 @@ from pathlib import Path
 from capellini import Client
 
 DEADLINE_S = 240.0
+POLL_S = 0.02
 # Of sessions whose tables have a handful of rows: making and changing plans is what takes the time.
 SMALL = {
     "spark.sql.adaptive.enabled": "false",
@@ -37,6 +38,7 @@ def serving(folder: Path, *arguments: str) -> Iterator[str]:
         while not _answers(port):
             assert node.poll() is None, (folder.parent / f"{folder.name}.log").read_text()
             assert time.monotonic() < deadline_s, "the node does not answer"
+            time.sleep(POLL_S)
         yield at
     finally:
         node.terminate()

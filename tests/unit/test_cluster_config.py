@@ -168,6 +168,20 @@ def test_a_paused_process_is_stopped_within_the_grace(sleeper: ProcessId) -> Non
     assert processes.state_of(sleeper) == "down"
 
 
+def test_only_what_is_started_with_slack_is_woken_late(tmp_path: Path) -> None:
+    own = Path("/proc/self/timerslack_ns")
+    usual_us = int(own.read_text()) // 1_000
+
+    def slack_us(us: int) -> int:
+        output = tmp_path / f"output-{us}"
+        process = processes.start(["/bin/cat", str(own)], output, os.environ, us)
+        assert processes.wait_for_state(process, "down", timeout_s=60)
+        return int(output.read_text()) // 1_000
+
+    assert [slack_us(700), slack_us(0)] == [700, usual_us]
+    assert int(own.read_text()) // 1_000 == usual_us
+
+
 def test_a_command_name_with_brackets_is_read_right(tmp_path: Path) -> None:
     odd = tmp_path / "a) R (b"
     odd.symlink_to("/bin/sleep")

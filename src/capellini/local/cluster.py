@@ -251,7 +251,8 @@ class LocalCluster:
         command = config.java_command(node.config, jars.find_java(), jars.fetch_jars())
         if now.netns:
             command = network.enter(now.subnet, number) + command
-        process = processes.start(command, Path(node.config.folder) / "output.log", os.environ)
+        slack_us = config.SLACK_US[node.config.jvm]
+        process = processes.start(command, Path(node.config.folder) / "output.log", os.environ, slack_us)
         now = now.with_process(number, process)
         state.save(self.folder, now)
         return now

@@ -20,13 +20,17 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import sub
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-import numpy as np
 
 from capellini.model.errors import Invalid, TooLarge
 from capellini.model.message import attributes_problem
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 Bytes = bytes | bytearray | memoryview
 
@@ -91,6 +95,8 @@ def cut(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:
 def _ends(values: Sequence[bytes]) -> bytes:
     if len(values) <= _FEW:
         return struct.pack(f"<{len(values) + 1}i", 0, *accumulate(map(len, values)))
+    import numpy as np  # not before it is of use: a third of the time that a small command takes to start
+
     ends = np.zeros(len(values) + 1, dtype="<i4")
     np.cumsum(np.fromiter(map(len, values), dtype="<i4", count=len(values)), out=ends[1:])
     return ends.tobytes()
@@ -141,9 +147,6 @@ def check(chunk: Bytes, body_limit: int) -> Head:
     return head
 
 
-Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
-
-
 def _spread(chunk: Bytes, head: Head, column: int, what: str) -> tuple[int, int]:
     """The last offset, and the longest way between two; Invalid unless they rise from 0."""
     ends = _few_offsets(chunk, head, column) if head.count <= _FEW else None
@@ -153,7 +156,7 @@ def _spread(chunk: Bytes, head: Head, column: int, what: str) -> tuple[int, int]
     else:  # compared, not subtracted: a difference of 32 bits can be above 0 although they fall
         marks = _offsets(chunk, head, column)
         if marks[0] == 0 and (marks[1:] >= marks[:-1]).all():
-            return int(marks[-1]), int(np.diff(marks).max())
+            return int(marks[-1]), int((marks[1:] - marks[:-1]).max())
     raise Invalid(f"the {what} offsets of a chunk do not rise from 0")
 
 
@@ -162,6 +165,8 @@ def _few_offsets(block: Bytes, head: Head, column: int) -> tuple[int, ...]:
 
 
 def _offsets(block: Bytes, head: Head, column: int) -> Offsets:
+    import numpy as np
+
     at = head.at + HEADER.size + column * _END * (head.count + 1)
     return np.frombuffer(block, dtype="<i4", count=head.count + 1, offset=at)
 

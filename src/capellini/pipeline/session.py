@@ -119,7 +119,8 @@ def _said(error: Exception) -> str:
 
 def settings_for(plan: Plan) -> dict[str, str]:
     """What the session is started with: a pure function of the plan and of this machine."""
-    compiler = " -XX:TieredStopAtLevel=1" if plan.short else ""
+    # Room for all code that is compiled: where Java compiles once it has 48 MB, throws away, and compiles anew.
+    compiler = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m" if plan.short else ""
     settings = {
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",  # what one call of ours works on: a few MB
