@@ -12,6 +12,11 @@ who has to do something about it.
 Nodes tell each other of a change, and until they have, one that does not know a table refuses what concerns it
 ("INCOMPATIBLE_SCHEMA", "does not exist"); nodes that have just started do so for a while. So nothing is changed before
 they agree, nothing is used before they agree again, and what fails all the same is repeated, each time from the top.
+
+A table that two coordinators create at once would be two tables, each known to some of the nodes: Cassandra gives each
+an id of its own (CASSANDRA-9424). All go by way of one host, but when that one is away for some of us it is not one. So
+the id is given: it follows from when the keyspace was made and the name of the table, and whoever creates a table
+creates the same. After the keyspace was dropped and made anew, ids are others: nothing of the old tables is in them.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Final
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from capellini.model.clock import Clock
 from capellini.model.errors import CannotOpen, StoreError, Unavailable
@@ -63,6 +68,7 @@ async def ensure(session: Session, tables: tuple[Table, ...], create: bool, cloc
 async def _ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock, writes: bool) -> None:
     await _agreement(session, clock)
     await _ensure_keyspace(session, create)
+    await _agreement(session, clock)  # somebody else may have made it this moment
     version = await version_of(session)
     if version is not None and version > SCHEMA_VERSION:
         raise CannotOpen(
@@ -105,19 +111,37 @@ def usual_replication(nodes: int) -> str:
 async def _ensure_tables(session: Session, tables: tuple[Table, ...], create: bool) -> None:
     """All at a time: after each change the driver waits a second or so until every node tells of it, and one such wait
     does for all. They go through one coordinator, which makes one table after the other."""
-    done = await asyncio.gather(*(_ensure_table(session, table, create) for table in tables), return_exceptions=True)
+    made_us = await _made_us(session)
+    done = await asyncio.gather(
+        *(_ensure_table(session, table, create, made_us) for table in tables), return_exceptions=True
+    )
     for failed in done:
         if failed is not None:
             raise failed
 
 
-async def _ensure_table(session: Session, table: Table, create: bool) -> None:
+async def _made_us(session: Session) -> int:
+    """When the keyspace was made or changed last; the nodes agree on it."""
+    text = "SELECT writetime(durable_writes) FROM system_schema.keyspaces WHERE keyspace_name = ?"
+    rows = await session.read(text, [session.address.keyspace], Level.ONE)
+    if not rows:
+        raise Unavailable(f"a node does not know keyspace {session.address.keyspace} yet")
+    made_us: int = rows[0][0]
+    return made_us
+
+
+def table_id(keyspace: str, made_us: int, table: str) -> UUID:
+    return uuid5(NAMESPACE_OID, f"capellini/{keyspace}/{made_us}/{table}")
+
+
+async def _ensure_table(session: Session, table: Table, create: bool, made_us: int) -> None:
     keyspace = session.address.keyspace
     found = await _columns(session, table)
     if not found:
         if not create:
             raise CannotOpen(f"table {keyspace}.{table.name} does not exist: create it, or let Capellini do it")
-        await session.change_schema(cql.create_table(keyspace, table), f"create tables in keyspace {keyspace}")
+        text = cql.create_table(keyspace, table, table_id(keyspace, made_us, table.name))
+        await session.change_schema(text, f"create tables in keyspace {keyspace}")
     elif wrong := cql.faults(table, found):
         raise CannotOpen(
             f"table {keyspace}.{table.name} is not Capellini's, or was changed by hand: {'; '.join(wrong)}"

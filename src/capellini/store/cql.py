@@ -74,7 +74,8 @@ def create_keyspace(keyspace: str, copies: Mapping[str, int]) -> str:
     )
 
 
-def create_table(keyspace: str, table: Table) -> str:
+def create_table(keyspace: str, table: Table, id: UUID | None = None) -> str:
+    """`id`: what Cassandra tells the table from others of its name by; one of its own, unless given."""
     lines = [f"    {quoted(column.name)} {column.type.value}" for column in (*table.partition, *table.clustering)]
     lines += [f"    {quoted(column.name)} {column.type.value} static" for column in table.statics]
     lines += [f"    {quoted(column.name)} {column.type.value}" for column in table.columns]
@@ -82,7 +83,8 @@ def create_table(keyspace: str, table: Table) -> str:
     if table.clustering:
         key += f", {names(table.clustering)}"
     lines.append(f"    PRIMARY KEY ({key})")
-    options = [f"comment = {literal(table.doc)}"]
+    options = [f"id = {id}"] if id is not None else []
+    options.append(f"comment = {literal(table.doc)}")
     if table.time_series:
         options.append(f"compaction = {TIME_WINDOW}")
     return (
