@@ -12,6 +12,7 @@ import click
 
 from capellini.cli.speaking import DEFAULT_AT
 from capellini.node.settings import TABLE, Settings
+from capellini.store.memory import keep_memory
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -63,6 +64,7 @@ def serve(config: Path | None, **flags: Any) -> None:
 
 
 def _announce(addresses: list[str]) -> None:
+    keep_memory()
     gc.freeze()  # the code stays: looking through it whenever the collector runs would stop the node for 20 ms
     first = addresses[0]
     click.echo(f"Capellini listens on {', '.join(addresses)}")
