@@ -8,7 +8,7 @@ Whoever sums them up must leave out shards that expire before the tally's `throu
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -46,7 +46,7 @@ class CounterReader(DataSourceReader):
             )
 
 
-async def _shelf(reach: Reach, shelf: int) -> AsyncIterator[list[Made]]:
+async def _shelf(reach: Reach, shelf: int) -> AsyncGenerator[list[Made]]:
     after: Key | None = None
     while True:
         page = await reach.rows.read(Slice(COUNTER_NAMES, (shelf,), after=after, limit=PAGE))
@@ -58,7 +58,7 @@ async def _shelf(reach: Reach, shelf: int) -> AsyncIterator[list[Made]]:
         after = page.rows[-1].key
 
 
-async def _counter(reach: Reach, name: str) -> AsyncIterator[list[Made]]:
+async def _counter(reach: Reach, name: str) -> AsyncGenerator[list[Made]]:
     after: Key | None = None
     while True:
         page = await reach.rows.read(Slice(COUNTERS, (name,), after=after, limit=PAGE))

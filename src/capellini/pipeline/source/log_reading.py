@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from capellini.pipeline.source.columns import arrow_schema
 from capellini.pipeline.source.extents import Range, gone
 from capellini.pipeline.source.messages import Span, batch_of
-from capellini.pipeline.source.reach import NOTHING, Reach, Record, reached
+from capellini.pipeline.source.reach import Reach, Record
+from capellini.pipeline.source.ways import way_to
 from capellini.queues.log.rows import Block, block_in
 from capellini.store.interface import Key, Slice
 from capellini.store.schema import LOG_BLOCKS
@@ -61,18 +60,15 @@ def read_ranges(
 
 def ahead(at: str, record: Record, ranges: Sequence[Range], reads_per_s: float | None) -> Iterator[tuple[Range, Block]]:
     """The blocks of some ranges, one page read ahead of whoever takes them."""
-    with ThreadPoolExecutor(1) as thread, asyncio.Runner() as runner:
-        stack = AsyncExitStack()
-        reach = thread.submit(runner.run, stack.enter_async_context(reached(at, reads_per_s, look=NOTHING))).result()
-        pages = _all_pages(reach, record, ranges)
+    with way_to(at, reads_per_s) as way:
+        pages = _all_pages(way.reach, record, ranges)
         try:
-            coming = thread.submit(runner.run, _next(pages))
+            coming = way.begin(_next(pages))
             while (page := coming.result()) is not None:
-                coming = thread.submit(runner.run, _next(pages))
+                coming = way.begin(_next(pages))
                 yield from ((page[0], block) for block in page[1])
         finally:
-            for closing in (pages.aclose(), stack.aclose()):
-                thread.submit(runner.run, closing).result()
+            way.begin(pages.aclose()).result()
 
 
 Page = tuple[Range, list[Block]]

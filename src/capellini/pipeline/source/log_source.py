@@ -37,7 +37,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from capellini.model.address import CassandraAddress, RocksAddress, parse
+from capellini.model.address import RocksAddress, parse
 from capellini.model.errors import Invalid, NotFound, Unavailable
 from capellini.model.log import EARLIEST, LATEST
 from capellini.pipeline.source.asking import EVENTS, FAIL, TASK_ROWS, Asked
@@ -46,10 +46,12 @@ from capellini.pipeline.source.events import events_of
 from capellini.pipeline.source.extents import Known, Range, first_since, grouped, listed
 from capellini.pipeline.source.log_reading import read_ranges
 from capellini.pipeline.source.reach import HOMES, Reach, Record, reached
+from capellini.pipeline.source.worker import settle
 from capellini.queues.log.extents import OPEN
 
 FOLDER_TASKS: Final = 1  # for each core: whoever opens a folder reads its log first, up to 128 MB
-CLUSTER_TASK_ROWS: Final = 1_000_000  # a connection and a look at the tables take a tenth of a second
+# A task costs 25 ms of Java, and one that reads a cluster connects: a million small messages take it half a second.
+EVEN_TASK_ROWS: Final = 1_000_000
 
 Offset = dict[str, Any]
 Made = Callable[[Iterator[Any]], Iterator[Any]]
@@ -111,19 +113,17 @@ class LogReader(DataSourceReader):
         match parse(self._asked.at):
             case RocksAddress():
                 return max(rows, -(-sum(each.rows for each in ranges) // (FOLDER_TASKS * (os.cpu_count() or 1))))
-            case CassandraAddress():
-                return even_rows(sum(each.rows for each in ranges), os.cpu_count() or 1)
             case _:
-                return rows
+                return even_rows(sum(each.rows for each in ranges), os.cpu_count() or 1)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_task(self._asked, self._shape, partition)
 
 
 def even_rows(total: int, cores: int) -> int:
-    """Messages of a task that reads a cluster, so that tasks come out even on that many cores: of seven on two, the
-    last would have one core wait. Few messages are no more tasks for it."""
-    tasks = -(-total // CLUSTER_TASK_ROWS)
+    """Messages of a task that reads a node or a cluster, so that tasks come out even on that many cores: of seven on
+    two, the last would have one core wait. Few messages are no more tasks for it."""
+    tasks = -(-total // EVEN_TASK_ROWS)
     even = min(-(-tasks // cores) * cores, -(-total // TASK_ROWS))
     return max(1, -(-total // max(1, tasks, even)))
 
@@ -158,6 +158,7 @@ def narrowed(asked: Asked, filter: Filter) -> Asked:
 
 
 def read_task(asked: Asked, shape: Shape, task: InputPartition) -> Iterator[Any]:
+    settle()
     if isinstance(task, Task):  # Spark makes an empty one where there is nothing to read
         yield from shape.made(read_ranges(asked.at, task.record, task.ranges, shape.columns, asked.reads_per_s))
 

@@ -6,16 +6,16 @@ without (log_reading.py).
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from capellini.pipeline.source.asking import Asked
 from capellini.pipeline.source.columns import arrow_schema
-from capellini.pipeline.source.reach import HOMES, NOTHING, Reach, reached
+from capellini.pipeline.source.reach import HOMES, Reach, reached
+from capellini.pipeline.source.ways import way_to
+from capellini.pipeline.source.worker import settle
 
 T = TypeVar("T")
 Made = dict[str, Any]  # a row: times are milliseconds since 1970
@@ -28,17 +28,16 @@ async def planned(asked: Asked, plan: Callable[[Reach], Awaitable[T]]) -> T:
 
 
 def batches_of(
-    asked: Asked, kind: str, columns: Sequence[str], read: Callable[[Reach], AsyncIterator[list[Made]]]
+    asked: Asked, kind: str, columns: Sequence[str], read: Callable[[Reach], AsyncGenerator[list[Made]]]
 ) -> Iterator[pa.RecordBatch]:
     """What `read` brings, in batches of about BATCH_ROWS."""
+    settle()
     schema = arrow_schema(kind, columns)
-    with asyncio.Runner() as runner:
-        stack = AsyncExitStack()
+    with way_to(asked.at, asked.reads_per_s) as way:
+        rows: list[Made] = []
+        parts = read(way.reach)
         try:
-            reach = runner.run(stack.enter_async_context(reached(asked.at, asked.reads_per_s, look=NOTHING)))
-            rows: list[Made] = []
-            parts = read(reach)
-            while (part := runner.run(_next(parts))) is not None:
+            while (part := way.begin(_next(parts)).result()) is not None:
                 rows += part
                 if len(rows) >= BATCH_ROWS:
                     yield batch(rows, schema)
@@ -46,7 +45,7 @@ def batches_of(
             if rows:
                 yield batch(rows, schema)
         finally:
-            runner.run(stack.aclose())
+            way.begin(parts.aclose()).result()
 
 
 async def _next(parts: AsyncIterator[list[Made]]) -> list[Made] | None:

@@ -10,7 +10,7 @@ reading, and the copy after. It is no snapshot: a task sees each part as it is w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -79,7 +79,7 @@ class TimedReader(DataSourceReader):
             yield from batches_of(self._asked, "timed", self._columns, lambda reach: _messages(reach, partition))
 
 
-async def _messages(reach: Reach, task: Parts) -> AsyncIterator[list[Made]]:
+async def _messages(reach: Reach, task: Parts) -> AsyncGenerator[list[Made]]:
     record = task.record
     known, _ = await read_known(_place(reach, record), task.shard, ANY_EPOCH)
     shown: set[tuple[UUID, int]] = set()

@@ -9,7 +9,7 @@ shown or not; one that nobody touches is shown once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -65,7 +65,7 @@ class WorkReader(DataSourceReader):
             yield from batches_of(self._asked, "work", self._columns, lambda reach: _messages(reach, partition))
 
 
-async def _messages(reach: Reach, task: Buckets) -> AsyncIterator[list[Made]]:
+async def _messages(reach: Reach, task: Buckets) -> AsyncGenerator[list[Made]]:
     record, size = task.record, task.record.options.bucket_size
     for bucket in task.buckets:
         partition: Key = (record.name, record.generation, bucket)
