@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for word in SHARED:
             marked = item.get_closest_marker(word) and not item.nodeid.startswith(OWN_CLUSTERS)
-            if marked and together_with(item.nodeid) not in SHARED:
+            if marked and together_with(item.nodeid) not in SHARED[: SHARED.index(word) + 1]:
                 raise pytest.UsageError(f"{item.nodeid} is marked {word}: have the word in its name or its file's")
 
 

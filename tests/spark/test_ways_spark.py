@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.ways import usable
 
-from capellini import connect
 from capellini.model.clock import RealClock
-from capellini.model.errors import Unavailable
 from capellini.pipeline.source.ways import Kept, Way, way_to
 from capellini.pipeline.source.worker import settle
-from capellini.queues.catalog import REALM
-from capellini.store.interface import Slice
 from capellini.store.rocks import RocksStore
-from capellini.store.schema import QUEUES, TABLES
+from capellini.store.schema import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,18 +43,6 @@ def kept() -> Iterator[Kept]:
     yield made
     if (left := made.take(("", None))) is not None:
         left.close()
-
-
-def usable(way: Way) -> bool:
-    async def read() -> bool:
-        return (await way.reach.rows.read(Slice(QUEUES, REALM, limit=1))) is not None
-
-    reading = read()
-    try:
-        return way.begin(reading).result()
-    except (RuntimeError, Unavailable):  # its thread, loop or store has ended
-        reading.close()
-        return False
 
 
 def test_a_kept_way_is_taken_once(folder: str, kept: Kept) -> None:
@@ -89,24 +74,6 @@ def test_a_folder_is_opened_by_each_task(folder: str, kept: Kept) -> None:
     with way_to(folder, None, kept) as way:
         assert usable(way)
     assert not usable(way) and kept.take((folder, None)) is None
-
-
-@pytest.mark.cassandra
-def test_a_cluster_stays_connected_unless_a_task_fails(
-    cassandra_address: str, shared_keyspace: str, kept: Kept
-) -> None:
-    at = f"cassandra://{cassandra_address}/{shared_keyspace}?replication=3"
-    with connect(at) as client:
-        client.create_queue("kept-ways", "log")
-    with way_to(at, None, kept) as first:
-        assert usable(first)
-    with way_to(at, None, kept) as second:
-        assert second is first and usable(second)
-    with pytest.raises(ValueError, match="of the task"), way_to(at, None, kept):
-        raise ValueError("of the task")
-    assert not usable(first)
-    with way_to(at, None, kept) as fourth:
-        assert fourth is not first and usable(fourth)
 
 
 def test_a_worker_does_not_look_through_what_is_imported_after_each_task(spark: SparkSession) -> None:
