@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections.abc import AsyncIterator
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
 from capellini.bench import figures
+from capellini.bench.parts import measured
 from capellini.cli import bench
 
 SUITES = {"store", "work", "timed", "log", "counters", "pipeline", "peers"}
@@ -112,9 +114,11 @@ def test_the_table_shows_every_figure_with_its_value_and_bar() -> None:
 def run(*arguments: str, made: list[figures.Figure] | None = None, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
     """The command with a suite that measures nothing: what is shown and how it ends is what matters here."""
 
-    async def suite(_quick: bool, only: str | None) -> list[figures.Figure]:
+    async def suite(_quick: bool, only: str | None) -> AsyncIterator[figures.Figure]:
         wanted = figures.names("store", only)
-        return [figure for figure in made or [] if figure.figure in wanted]
+        for figure in made or []:
+            if figure.figure in wanted:
+                yield figure
 
     monkeypatch.setattr(bench, "suite", lambda _name: suite)
     result = CliRunner().invoke(bench.bench, ["store", *arguments])
@@ -129,6 +133,20 @@ def test_the_command_prints_json_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     code, output = run("--json", made=[GOOD, BAD], monkeypatch=monkeypatch)
     assert code == 0
     assert [json.loads(line)["holds"] for line in output.splitlines()] == [True, False]
+
+
+async def test_a_part_that_fails_or_says_nothing_takes_no_other_along() -> None:
+    async def fails(_quick: bool, _wanted: list[str]) -> list[figures.Figure]:
+        raise OSError("no disk")
+
+    async def half(_quick: bool, _wanted: list[str]) -> list[figures.Figure]:
+        return [GOOD]
+
+    wanted = [BAD.figure, GOOD.figure]
+    failed = await measured(fails, True, wanted)
+    assert [(each.figure, each.value) for each in failed] == [(name, None) for name in wanted]
+    assert "no disk" in str(failed[0].detail)
+    assert [each.value for each in await measured(half, True, wanted)] == [None, 0.5]
 
 
 def test_only_strict_fails_on_a_bar_that_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:

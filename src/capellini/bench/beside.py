@@ -16,7 +16,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,7 +50,7 @@ QUICK: Final = Scale(
 )  # fmt: skip
 
 
-async def run(quick: bool, only: str | None, page: Path | None = None) -> list[Figure]:
+async def run(quick: bool, only: str | None, page: Path | None = None) -> AsyncIterator[Figure]:
     """The figures that `only` picks. `page`: the folder with benchmarks.md, where all that was found is written to."""
     wanted = names("peers", only)
     # In a thread: it starts processes and waits for them.
@@ -58,7 +58,8 @@ async def run(quick: bool, only: str | None, page: Path | None = None) -> list[F
     found = [figure(results, name) for name in wanted]
     if page is not None:
         beside_page.write(page, results, found)
-    return found
+    for each in found:
+        yield each
 
 
 def measure(quick: bool, wanted: Sequence[str]) -> Results:

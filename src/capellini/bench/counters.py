@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -47,15 +47,16 @@ KEYSPACE: Final = "capellini_bench_counters"
 STARTED_WITHIN_S: Final = 30.0
 
 
-async def run(quick: bool, only: str | None) -> list[Figure]:
-    """The figures that `only` picks, in the order they are listed."""
+async def run(quick: bool, only: str | None) -> AsyncIterator[Figure]:
+    """The figures that `only` picks."""
     parts = {
         "counters.add_many_per_s": _add_many,
         "counters.api_per_s": _api,
         "counters.cassandra.requests_per_update": _cassandra,
         "counters.reads_per_read_1000_shards": _reads,
     }
-    return [await parts[name](name, quick) for name in names("counters", only)]
+    for name in names("counters", only):
+        yield await parts[name](name, quick)
 
 
 async def _folder(folder: str) -> tuple[Store, Counters]:

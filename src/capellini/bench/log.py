@@ -11,12 +11,12 @@ Only the parts that the wanted figures need are run.
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import AsyncIterator
 from typing import Final
 
-from capellini.bench.figures import Figure, names
+from capellini.bench.figures import Figure
+from capellini.bench.parts import in_turn
 
-# Imported when needed: each brings along drivers that the others do not need.
 PARTS: Final = {
     "capellini.bench.log_rates": ("log.rocks.put_", "log.rocks.get_", "log.rocks.disk_"),
     "capellini.bench.log_lives": ("log.rocks.life_", "log.rocks.second_"),
@@ -26,12 +26,6 @@ PARTS: Final = {
 }
 
 
-async def run(quick: bool, only: str | None) -> list[Figure]:
-    """All figures of log queues that `only` picks, in the order they are listed."""
-    wanted = names("log", only)
-    measured: dict[str, Figure] = {}
-    for module, prefixes in PARTS.items():
-        if mine := [name for name in wanted if name.startswith(prefixes)]:
-            part = importlib.import_module(module).run
-            measured |= {figure.figure: figure for figure in await part(quick, mine)}
-    return [measured[name] for name in wanted]
+def run(quick: bool, only: str | None) -> AsyncIterator[Figure]:
+    """All figures of log queues that `only` picks."""
+    return in_turn("log", PARTS, quick, only)

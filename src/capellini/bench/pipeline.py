@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
 
 from capellini.bench.figures import Figure, names, unmeasured
+from capellini.bench.parts import Part, measured
 
 PARTS: Final = {
     "capellini.bench.pipeline_rates": ("pipeline.source_", "pipeline.sink_"),
@@ -26,15 +28,17 @@ PARTS: Final = {
 WITHIN_S: Final = 3_600.0
 
 
-async def run(quick: bool, only: str | None) -> list[Figure]:
-    """All figures of the pipeline that `only` picks, in the order they are listed."""
+async def run(quick: bool, only: str | None) -> AsyncIterator[Figure]:
+    """All figures of the pipeline that `only` picks."""
     wanted = names("pipeline", only)
-    measured: dict[str, Figure] = {}
     for module, prefixes in PARTS.items():
         if mine := [name for name in wanted if name.startswith(prefixes)]:
-            found = await asyncio.to_thread(_in_a_process, module, quick, mine)
-            measured |= {figure.figure: figure for figure in found}
-    return [measured.get(name) or unmeasured(name, "its part said nothing of it") for name in wanted]
+            for figure in await measured(in_a_process(module), quick, mine):
+                yield figure
+
+
+def in_a_process(module: str) -> Part:
+    return lambda quick, wanted: asyncio.to_thread(_in_a_process, module, quick, wanted)
 
 
 def _in_a_process(module: str, quick: bool, wanted: list[str]) -> list[Figure]:

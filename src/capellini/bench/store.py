@@ -11,15 +11,14 @@ does then hits both alike.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from statistics import median
 from typing import Final
 
 from capellini.bench import store_cassandra, store_rocks
-from capellini.bench.figures import Figure, judge, names, unmeasured
+from capellini.bench.figures import Figure, judge, names
+from capellini.bench.parts import Part, measured
 from capellini.store.simulation.busy import measure
-
-Part = Callable[[bool, list[str]], Awaitable[list[Figure]]]
 
 TRIAL_S: Final = 10.0  # virtual seconds that tell how many more are affordable
 RUN_S: Final = 20.0  # real seconds of one run
@@ -27,30 +26,21 @@ QUICK_RUN_S: Final = 4.0
 REPEATS: Final = 3  # of the simulation; the median counts
 
 
-async def run(quick: bool, only: str | None) -> list[Figure]:
-    """All figures of the store that `only` picks, in the order they are listed."""
+async def run(quick: bool, only: str | None) -> AsyncIterator[Figure]:
+    """All figures of the store that `only` picks."""
     wanted = names("store", only)
     parts: dict[str, Part] = {
         "store.rocks.": store_rocks.run,
         "store.cassandra.": store_cassandra.run,
         "store.simulated.": simulated,
     }
-    measured: list[Figure] = []
     for prefix, part in parts.items():
         mine = [name for name in wanted if name.startswith(prefix)]
         # Each on its own, so that one that fails takes no other along; those on Cassandra share a cluster.
         for group in [mine] if part is store_cassandra.run else [[name] for name in mine]:
             if group:
-                measured += await _measured(part, quick, group)
-    return measured
-
-
-async def _measured(part: Part, quick: bool, wanted: list[str]) -> list[Figure]:
-    """A part that fails says so in its figures: the others are worth having all the same."""
-    try:
-        return await part(quick, wanted)
-    except Exception as error:  # of any kind: the reason is printed with the figure
-        return [unmeasured(name, f"{type(error).__name__}: {error}") for name in wanted]
+                for figure in await measured(part, quick, group):
+                    yield figure
 
 
 async def simulated(quick: bool, _wanted: list[str]) -> list[Figure]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.console import Console
 from capellini.bench import figures
 from capellini.bench.figures import Figure
 
-Suite = Callable[..., Coroutine[Any, Any, list[Figure]]]  # of quick and only; the one with a page, of its folder too
+Suite = Callable[..., AsyncIterator[Figure]]  # of quick and only; the one with a page, of its folder too
 
 # Named by module, imported when asked for: a suite brings along drivers that other verbs do not need.
 SUITES: Final[dict[str, str]] = {
@@ -57,11 +57,18 @@ def bench(name: str, as_json: bool, quick: bool, only: str | None, strict: bool,
     if page is not None and not (page / "benchmarks.md").is_file():
         raise click.BadParameter(f"there is no benchmarks.md in {page}", param_hint="--page")
     more = {} if page is None else {"page": page}
-    measured = asyncio.run(suite(name)(quick, only, **more))
-    if as_json:
-        for figure in measured:
-            click.echo(figures.as_json_line(figure))
-    else:
-        Console().print(figures.as_page(measured))
+    measured = asyncio.run(_told(suite(name)(quick, only, **more), as_json))
+    if not as_json:
+        Console().print(figures.as_page(sorted(measured, key=lambda figure: list(figures.BARS).index(figure.figure))))
     if strict and not all(figure.holds for figure in measured):
         sys.exit(1)
+
+
+async def _told(found: AsyncIterator[Figure], as_json: bool) -> list[Figure]:
+    """In JSON each is told as soon as it is there."""
+    measured = []
+    async for figure in found:
+        measured.append(figure)
+        if as_json:
+            click.echo(figures.as_json_line(figure))
+    return measured
