@@ -53,6 +53,7 @@ class Trouble:
 
     async def _killed(self, server: Server, gone: set[str]) -> None:
         self.told["takeover_after_a_kill_s"] = await self.timed.taken_from(server, server.strike, gone)
+        gone.discard(server.name)  # from now on it may work what the paused one held
         server.start()
         await server.up()
 

@@ -21,7 +21,7 @@ from capellini.store.interface import Key, Store
 TTL_STEP_S: Final = 86_400 * 7  # lives are rounded up to weeks: what expires together lies together
 LAST_EXPIRY_S: Final = 2_145_916_800  # 2038-01-01: Cassandra refuses what would expire after 2038-01-19
 SNAPSHOT_BYTES: Final = 64 * 1024  # of changes at least before the next snapshot of a shard's records
-KNOWN_PARTS: Final = 10_000  # time parts that this node knows to be on the list of parts
+KNOWN_PARTS: Final = 40_000  # known to be on the list: a year of hours in four shards, some 8 MB
 
 Register = Callable[[int], Awaitable[None]]  # shard: make sure that it will be found and worked
 
