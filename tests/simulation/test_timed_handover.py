@@ -11,8 +11,9 @@ from tests.simulation.timed_stage import KeptBack, Stage, told
 from capellini.model.errors import Unavailable, Unknown
 from capellini.model.message import Entry, NewMessage
 from capellini.model.service import Done, NackItem, Put
-from capellini.queues.timed import committing
+from capellini.queues.timed import committing, putting
 from capellini.queues.timed.horizon import read_shard
+from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import parse_id, position_of, ticks_of_ms
 from capellini.queues.timed.rows import mark_row, partition_of
 from capellini.store.interface import Slice
@@ -232,5 +233,27 @@ def test_a_shard_is_on_the_list_before_anything_is_written_into_it(monkeypatch: 
         assert isinstance((await put)[0], Put)
         (delivery,) = await stage.get(node, queue="other")
         assert delivery.body == b"m"
+
+    told(story)
+
+
+def test_a_put_whose_queue_is_deleted_after_somebody_got_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        over, read = asyncio.Event(), putting.read_horizon
+
+        async def late(place: TimedPlace, shard: int) -> int | None:
+            await over.wait()
+            return await read(place, shard)
+
+        monkeypatch.setattr(putting, "read_horizon", late)
+        put = node.client.spawn(node.broker.put("q", [NewMessage(b"m")]))
+        (delivery,) = await stage.get(node)
+        assert delivery.body == b"m"
+        await stage.do(node, node.broker.delete("q"))
+        await stage.until(lambda: stage.guard("shard of an ended generation cleared") > 0)
+        over.set()
+        with pytest.raises(Unknown, match="before the queue was deleted"):
+            await put
 
     told(story)

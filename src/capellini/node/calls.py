@@ -29,9 +29,12 @@ async def with_living(
     for _ in range(GONE_TRIES):
         try:
             return await act(record)
-        except Gone:
+        except Gone as gone:
             forget(record)
-            before, record = record, await catalog.show(name)
+            try:
+                before, record = record, await catalog.show(name)
+            except NotFound as error:
+                raise gone.instead(error) from error
             if record.generation == before.generation:
                 await clock.sleep(0.05)
     raise NotFound(f"there is no queue {name}: it was deleted or purged meanwhile")

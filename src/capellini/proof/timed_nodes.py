@@ -60,8 +60,11 @@ class TimedService:
         for _ in range(4):
             try:
                 return await act(record, self.keeper.queue(record))
-            except Gone:
-                before, record = record, await self.catalog.show(name)
+            except Gone as gone:
+                try:
+                    before, record = record, await self.catalog.show(name)
+                except NotFound as error:
+                    raise gone.instead(error) from error
                 if record.generation == before.generation:
                     await self._client.clock.sleep(0.05)
         raise NotFound(f"there is no queue {name}: it was deleted or purged meanwhile")

@@ -108,7 +108,8 @@ class Putting:
             try:
                 sent = await self._written([row for _, row in pending], sent, deadline_s)
                 horizon = await self._horizon(shard, deadline_s)
-            except Gone:
+            except Gone as gone:
+                gone.sent = True
                 raise
             except StoreError as error:
                 return [self._settled(results, index, pending, error) for index in range(len(rows))]
