@@ -13,9 +13,7 @@ import capellini
 
 
 def backup(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [CAPELLINI, "backup", *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run([CAPELLINI, "backup", *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_running_node_is_copied_and_the_copy_serves(tmp_path: Path) -> None:

@@ -260,9 +260,7 @@ def test_consume_survives_a_restart_of_its_node(tmp_path: Path, queue: str) -> N
         def handle(message: capellini.Message[bytes]) -> None:
             handled[message.body] += 1
 
-        work = threading.Thread(
-            target=lambda: client.consume(queue, handle, concurrency=4, stop=stop), daemon=True
-        )
+        work = threading.Thread(target=lambda: client.consume(queue, handle, concurrency=4, stop=stop), daemon=True)
         work.start()
         poll(lambda: len(handled) >= 5, "the consumer works")
         node.kill()

@@ -12,6 +12,7 @@ from capellini.local.errors import ClusterError
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
 
+
 def test_every_node_runs_and_answers(cassandra_cluster: LocalCluster) -> None:
     assert [(node.state, node.answers) for node in cassandra_cluster.status()] == [("running", True)] * 3
     wait_until(cassandra_cluster, [True] * 3)
@@ -21,8 +22,7 @@ async def test_the_driver_writes_and_reads_at_level_all(cassandra_address: str, 
     session = await acsylla.create_cluster(cassandra_address.split(",")).create_session()
     try:
         await session.query(
-            f"CREATE KEYSPACE {fresh_keyspace} WITH replication = "
-            "{'class': 'NetworkTopologyStrategy', 'dc1': 3}"
+            f"CREATE KEYSPACE {fresh_keyspace} WITH replication = {{'class': 'NetworkTopologyStrategy', 'dc1': 3}}"
         )
         await session.query(f"CREATE TABLE {fresh_keyspace}.t (id int PRIMARY KEY, body text)")
         write = acsylla.create_statement(f"INSERT INTO {fresh_keyspace}.t (id, body) VALUES (1, 'hello')")

@@ -50,9 +50,7 @@ OWN_RUNS: dict[str, Callable[[], None]] = {
     "row_that_was_taken_unheard_left_alone": (
         test_log_owner.test_whoever_took_a_row_and_failed_to_begin_goes_on_trying
     ),
-    "taken_for_nobody_and_kept": (
-        test_log_owner.test_what_was_taken_for_a_caller_who_left_is_given_back_at_once
-    ),
+    "taken_for_nobody_and_kept": (test_log_owner.test_what_was_taken_for_a_caller_who_left_is_given_back_at_once),
     "what_may_be_there_told_as_not_done": (
         test_log_guards.test_what_a_broken_writer_handed_back_may_be_there_until_its_extent_is_sealed
     ),

@@ -264,6 +264,7 @@ def test_a_message_that_was_moved_before_its_put_was_through_is_that_put() -> No
 
 async def begun(stage: Stage, node: TimedNode, queue: TimedQueue, body: bytes, delay_s: float) -> str:
     """A put under the key "k" that went no further than its row."""
+
     async def work() -> str:
         message = Scheduled(Entry(body), queue.place.now_ms() + int(delay_s * 1000), "key:k")
         (row,) = queue.putting.placed([message])

@@ -64,9 +64,7 @@ def test_spark_estimates_distinct_counts_as_counters_do(
     assert value["lower"] <= estimate <= value["upper"] and abs(estimate - MANY) < 0.05 * MANY
 
 
-def test_spark_merges_a_counters_hll_with_its_own(
-    spark: SparkSession, sketches: dict[str, tuple[Any, bytes]]
-) -> None:
+def test_spark_merges_a_counters_hll_with_its_own(spark: SparkSession, sketches: dict[str, tuple[Any, bytes]]) -> None:
     """Hashes agree: elements that both have seen count once."""
     half = spark.createDataFrame([(each,) for each in VISITORS[MANY // 2 :]], "v string")
     own = half.selectExpr("hll_sketch_agg(v) AS theirs").collect()[0]["theirs"]
@@ -102,9 +100,7 @@ def test_spark_reads_quantiles_as_counters_do(
     assert asked(spark, "kll_sketch_get_n_double(s)", sketch) == MANY
 
 
-def test_spark_reads_frequent_items_as_counters_do(
-    spark: SparkSession, sketches: dict[str, tuple[Any, bytes]]
-) -> None:
+def test_spark_reads_frequent_items_as_counters_do(spark: SparkSession, sketches: dict[str, tuple[Any, bytes]]) -> None:
     value, sketch = sketches["frequent"]
     found = asked(spark, f"approx_top_k_estimate({ACCUMULATED}, 2)", sketch)
     assert [(each["item"], each["count"]) for each in found] == list(OFTEN.items())

@@ -93,8 +93,7 @@ def run_with_kills(spark: SparkSession, folder: Path, kills: dict[str, int], see
 def sorted_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     rows = frame.select("extent", "number", "put_at", "body", "attributes").collect()
     return sorted(
-        (row["extent"], row["number"], row["put_at"], bytes(row["body"]), row["attributes"]["thousand"])
-        for row in rows
+        (row["extent"], row["number"], row["put_at"], bytes(row["body"]), row["attributes"]["thousand"]) for row in rows
     )
 
 

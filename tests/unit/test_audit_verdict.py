@@ -16,7 +16,7 @@ GAP = Window("n", "i", 5, 2, 2.0, 3.0)
 
 
 def life(*said: str) -> list[Told]:
-    """"kind version at [incarnation]", one after the other."""
+    """ "kind version at [incarnation]", one after the other."""
     found = []
     for number, text in enumerate(said, 1):
         kind, version, at, *who = text.split()

@@ -119,7 +119,7 @@ def test_a_day_whose_rows_would_not_all_be_there_is_left_as_it_was(tmp_path: Pat
 
 
 def test_a_replay_has_what_was_there_when_it_began_whatever_is_compacted_and_dropped_with_its_day(
-    tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     make(tmp_path)
     rows = rows_of(tmp_path)

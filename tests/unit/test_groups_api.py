@@ -116,7 +116,6 @@ async def test_who_writes_and_reads_is_told(client: capellini.AsyncClient[bytes]
     assert (extent.state, extent.end, extent.readers[DEFAULT_GROUP]["in_flight"]) == ("open", 1, 1)
 
 
-
 async def test_the_same_without_asyncio(address: str) -> None:
     def work() -> None:
         with capellini.connect(address) as client:

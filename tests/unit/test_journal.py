@@ -144,9 +144,7 @@ STEPS = [
 
 def steps(events: list[Happened]) -> list[tuple[str, int, int]]:
     """Kind, how many messages, delivery."""
-    return [
-        (each.kind.value, sum(count for _, count in each.runs) + len(each.ids), each.version) for each in events
-    ]
+    return [(each.kind.value, sum(count for _, count in each.runs) + len(each.ids), each.version) for each in events]
 
 
 @pytest.mark.parametrize("kind", ["work", "timed", "log"])

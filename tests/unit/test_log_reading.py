@@ -24,9 +24,7 @@ class Counted:
         self.asked.append(slice)
         first = 0 if slice.after is None else int(str(slice.after[0])) + 1
         numbers = range(first, min(BLOCKS, first + slice.limit))
-        rows = [
-            Row((number, number), {"count": 1, "confirmed": 0, "put_ms": 0, "chunks": CHUNK}) for number in numbers
-        ]
+        rows = [Row((number, number), {"count": 1, "confirmed": 0, "put_ms": 0, "chunks": CHUNK}) for number in numbers]
         return Page(rows, {}, more=len(rows) >= slice.limit)
 
 

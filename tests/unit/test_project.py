@@ -49,9 +49,7 @@ def test_make_alone_lists_every_target() -> None:
 
 def test_every_target_that_is_listed_can_be_made() -> None:
     for target in TARGETS:
-        done = subprocess.run(
-            ["make", "-n", "-C", str(ROOT), target], capture_output=True, text=True, timeout=60
-        )
+        done = subprocess.run(["make", "-n", "-C", str(ROOT), target], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
 
 

@@ -93,9 +93,9 @@ def test_an_older_format_is_taken_up_step_by_step(tmp_path: Path) -> None:
     folders.write_format(tmp_path, -1)
     ran: list[int] = []
     steps = {-1: lambda _: ran.append(-1), 0: lambda _: ran.append(0)}
-    folders.migrate(tmp_path, steps)
-    assert ran == [-1, 0] and folders.read_format(tmp_path) == folders.FORMAT
-    folders.migrate(tmp_path, steps)
+    folders.migrate(tmp_path, steps, newest=1)
+    assert ran == [-1, 0] and folders.read_format(tmp_path) == 1
+    folders.migrate(tmp_path, steps, newest=1)
     assert ran == [-1, 0]
 
 

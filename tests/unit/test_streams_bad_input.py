@@ -354,9 +354,7 @@ async def test_a_slow_consumer_is_pulled_for_no_further(logged: Logged) -> None:
     assert logged.log.positions["readers"] == 200
 
 
-async def test_many_consumers_share_what_a_node_has_on_its_way(
-    logged: Logged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_consumers_share_what_a_node_has_on_its_way(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PULLED_BYTES", 3 * 200_000)
     opened = [await logged.open(GET) for _ in range(3)]
     for socket in opened:

@@ -139,9 +139,7 @@ async def test_what_is_due_between_two_times_is_listed_in_order_and_in_pages(htt
     bodies = [each["body"] for each in page.json()["messages"]]
     assert bodies == ["1", "2"]
     last = page.json()["messages"][-1]
-    more = await http.get(
-        "/v1/queues/later/due", params={"from": last["due_at"], "to": base + 40, "after": last["id"]}
-    )
+    more = await http.get("/v1/queues/later/due", params={"from": last["due_at"], "to": base + 40, "after": last["id"]})
     assert [each["body"] for each in more.json()["messages"]] == ["3"]
     assert (await http.get("/v1/queues/later/due", params={"from": 10, "to": 5})).status_code == 400
     assert (await http.get("/v1/queues/later/due", params={"from": "noon"})).status_code == 400

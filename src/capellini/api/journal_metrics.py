@@ -1,9 +1,9 @@
 """The journal for Prometheus: what this node has told, and what it could not.
 
-    capellini_journal_events_total     life-cycle events appended to the journal by this node
-    capellini_journal_bytes_total      what they take
-    capellini_journal_dropped_total    events that found no room while the store was away: gaps in this node's numbers
-    capellini_journal_waiting_bytes    told, and not appended yet
+capellini_journal_events_total     life-cycle events appended to the journal by this node
+capellini_journal_bytes_total      what they take
+capellini_journal_dropped_total    events that found no room while the store was away: gaps in this node's numbers
+capellini_journal_waiting_bytes    told, and not appended yet
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The page of the comparison: tables and plots from what was found. All of it is a function of `Results`.
 
-    FOLDER/benchmarks.md              the part between two marks is replaced
-    FOLDER/benchmarks/peers.json      all that was measured
-    FOLDER/benchmarks/peers-*.svg     the plots
+FOLDER/benchmarks.md              the part between two marks is replaced
+FOLDER/benchmarks/peers.json      all that was measured
+FOLDER/benchmarks/peers-*.svg     the plots
 """
 
 from __future__ import annotations

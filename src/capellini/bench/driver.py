@@ -280,9 +280,7 @@ async def _get_and_ack_async(work: Work, lane: AsyncLane, slot: int, most: int) 
 
 
 def lane_of(peer: str) -> type[Lane] | type[AsyncLane]:
-    found: type[Lane] | type[AsyncLane] = getattr(
-        importlib.import_module(f"capellini.bench.peers.{peer}"), LANES[peer]
-    )
+    found: type[Lane] | type[AsyncLane] = getattr(importlib.import_module(f"capellini.bench.peers.{peer}"), LANES[peer])
     return found
 
 

@@ -139,9 +139,7 @@ async def journal_cost(quick: bool) -> Figure:
     return judge(NAME, found["b100"].cost, detail)
 
 
-async def _compared(
-    node: Node, journal: Journaling, name: str, work: Work, pairs: int, control: bool = False
-) -> Used:
+async def _compared(node: Node, journal: Journaling, name: str, work: Work, pairs: int, control: bool = False) -> Used:
     """`control`: neither queue tells anything. What is found then is noise."""
     sides = (OFF, ON)
     for side in sides:

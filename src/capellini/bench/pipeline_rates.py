@@ -153,6 +153,7 @@ def _reads(spark: SparkSession, node: str, folder: str, scale: Scale) -> dict[st
         "node": lambda: ours(node),
         "folder": lambda: ours(folder),
     }
+
     def read(name: str, source: Callable[[], DataFrame]) -> None:
         found = source().selectExpr("count(number)", "sum(length(body))").first()
         assert found is not None and found[0] == rows and found[1] == rows * BODY_BYTES, f"{name} read {found}"

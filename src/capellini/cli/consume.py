@@ -41,11 +41,13 @@ INTERRUPTED: Final = 130  # the usual exit code after Ctrl-C
 @click.option("--exec", "command", metavar="COMMAND", help="A shell command: the body on its stdin, attributes in "
               "CAPELLINI_ATTRIBUTE_NAME; exit code 0 acks, others give the message back.")  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(1, 1_000), default=1, show_default=True, help="At a time.")
-@click.option("--visibility", "visibility_s", type=click.FloatRange(0), metavar="SECONDS",
-              help="Kept up while a command runs.")
+@click.option(
+    "--visibility", "visibility_s", type=click.FloatRange(0), metavar="SECONDS", help="Kept up while a command runs."
+)
 @click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
-@click.option("--idle", "idle_s", type=click.FloatRange(0), metavar="SECONDS",
-              help="Stop after so long without a message.")
+@click.option(
+    "--idle", "idle_s", type=click.FloatRange(0), metavar="SECONDS", help="Stop after so long without a message."
+)
 def consume(
     at: str, as_json: bool, queue: str, command: str | None, concurrency: int, visibility_s: float | None,
     count: int | None, idle_s: float | None,

@@ -18,9 +18,7 @@ from capellini.model.service import Problem
               help="Wait so long for the first.")  # fmt: skip
 @click.option("--visibility", "visibility_s", type=float, metavar="SECONDS", help="Hidden from others for so long.")
 @click.option("--ack", "ack", is_flag=True, help="Ack them once they are printed.")
-def get(
-    at: str, as_json: bool, queue: str, count: int, wait_s: float, visibility_s: float | None, ack: bool
-) -> None:
+def get(at: str, as_json: bool, queue: str, count: int, wait_s: float, visibility_s: float | None, ack: bool) -> None:
     """Take messages: bodies on stdout; receipts, to ack them with, beside them on stderr."""
     with talking(at) as client:
         messages = client.get(queue, count, wait_s=wait_s, visibility_s=visibility_s)

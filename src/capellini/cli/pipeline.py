@@ -177,12 +177,18 @@ def _whole(path: str) -> str:
 @click.argument("queue")
 @click.argument("path")
 @click.option("--checkpoint", metavar="FOLDER", help="How far it is; needed unless it is a snapshot.")
-@click.option("--form", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True,
-              help="Of the tables.")
+@click.option(
+    "--form", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True, help="Of the tables."
+)
 @click.option("--once/--go-on", default=True, help="Archive what is there (default), or go on with what comes.")
 @click.option("--snapshot", is_flag=True, help="Of a work or timed queue: what is in it now.")
-@click.option("--missing", type=click.Choice(["fail", "oldest"]), default="fail", show_default=True,
-              help="What to do when retention has dropped what was not archived yet.")
+@click.option(
+    "--missing",
+    type=click.Choice(["fail", "oldest"]),
+    default="fail",
+    show_default=True,
+    help="What to do when retention has dropped what was not archived yet.",
+)
 @click.option("--max-rows", type=int, help="Messages of one batch at most.")
 @click.option("--reads-per-s", type=float, help="Of each task, so that a live cluster does not feel it.")
 @click.option("--keep-days", type=int, help="Afterwards, days older than that are dropped from the archive.")
@@ -276,8 +282,13 @@ def _is_delta(path: str) -> bool:
 @click.argument("journal")
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 @click.option("--form", help="json, parquet or delta; by what is there unless given.")
-@click.option("--drained", "drained", multiple=True, metavar="QUEUE",
-              help="This queue is known to be empty: what was not delivered is lost. Again for more.")
+@click.option(
+    "--drained",
+    "drained",
+    multiple=True,
+    metavar="QUEUE",
+    help="This queue is known to be empty: what was not delivered is lost. Again for more.",
+)
 @click.option("--all-drained", is_flag=True, help="All queues are known to be empty.")
 @click.option("--skew-s", type=float, default=1.0, show_default=True, help="How far clocks of nodes may differ.")
 @click.option("--late-s", type=float, default=2.0, show_default=True, help="After its due this is late.")

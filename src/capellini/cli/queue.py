@@ -74,9 +74,7 @@ def _shown(value: float | dict[str, float] | None, about: str) -> str:
 @talks
 @click.argument("name")
 @click.option("--kind", default="work", show_default=True, help="work, timed or log.", shell_complete=kind_names)
-@click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help=SET_HELP, shell_complete=option_names
-)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=SET_HELP, shell_complete=option_names)
 @click.argument("more", nargs=-1, metavar="[NAME=VALUE]...", shell_complete=option_names)
 def create(at: str, as_json: bool, name: str, kind: str, settings: tuple[str, ...], more: tuple[str, ...]) -> None:
     """Create a queue; the same again is fine. Options may also follow the name, as in `queue set`."""

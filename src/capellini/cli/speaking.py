@@ -143,9 +143,7 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
-def table_of(
-    columns: Sequence[str], rows: Iterable[tuple[Sequence[object], str]], title: str | None = None
-) -> Table:
+def table_of(columns: Sequence[str], rows: Iterable[tuple[Sequence[object], str]], title: str | None = None) -> Table:
     """Each row with its style."""
     from rich.table import Table
     from rich.text import Text

@@ -1,7 +1,7 @@
 """Bars for jobs of Spark, on stderr, for people alone: how much of it is done.
 
-    a stream    messages that were done, of those that the source says there are
-    a table     tasks that were done, of those that Spark knows of; it learns of more as it goes
+a stream    messages that were done, of those that the source says there are
+a table     tasks that were done, of those that Spark knows of; it learns of more as it goes
 """
 
 from __future__ import annotations

@@ -66,9 +66,7 @@ def _odd(error: Exception) -> Unknown:
 def results_of(response: Response, kind: type[T]) -> list[T | Problem]:
     results = read(response, Results).results
     try:
-        return [
-            msgspec.convert(item, Problem) if "error" in item else msgspec.convert(item, kind) for item in results
-        ]
+        return [msgspec.convert(item, Problem) if "error" in item else msgspec.convert(item, kind) for item in results]
     except msgspec.MsgspecError as error:
         raise _odd(error) from error
 

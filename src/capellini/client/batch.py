@@ -115,8 +115,7 @@ class Batcher(Generic[I, R]):
     def _start(self) -> None:
         self._planned = False
         while self._calls and (
-            not (self._under_way or self._lone)
-            or (self._whole() and len(self._under_way) < self._most_under_way)
+            not (self._under_way or self._lone) or (self._whole() and len(self._under_way) < self._most_under_way)
         ):
             task = asyncio.get_running_loop().create_task(self._run(self._next()))
             self._under_way.add(task)

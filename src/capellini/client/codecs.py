@@ -1,7 +1,7 @@
 """Bodies are bytes; a codec turns what a program has into bytes, and back.
 
-    "bytes"  as they are        "str"  UTF-8 text        "json"  anything JSON can say
-    or an object of one's own with `encode` and `decode`
+"bytes"  as they are        "str"  UTF-8 text        "json"  anything JSON can say
+or an object of one's own with `encode` and `decode`
 """
 
 from __future__ import annotations

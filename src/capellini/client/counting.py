@@ -1,6 +1,6 @@
 """Counters through a client: the same calls on each kind of address, with and without asyncio.
 
-    AsyncClient.counters ──▶ patience ──▶ a node (RemoteCounters), or the counters of this process
+AsyncClient.counters ──▶ patience ──▶ a node (RemoteCounters), or the counters of this process
 """
 
 from __future__ import annotations
@@ -58,9 +58,7 @@ class RemoteCounters(CounterService):
     async def read_many(self, names: Sequence[str], sketch: bool = False) -> list[Reading | Problem]:
         content = {"counters": list(names), "sketch": sketch}
         results = self._read(await self._node._ask("POST", "/v1/counter-reads", content), _Results).results
-        return [
-            msgspec.convert(one, Problem) if "error" in one else msgspec.convert(one, Reading) for one in results
-        ]
+        return [msgspec.convert(one, Problem) if "error" in one else msgspec.convert(one, Reading) for one in results]
 
     async def listed(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[Named]:
         query = urlencode({"prefix": prefix, "after": after, "limit": limit})

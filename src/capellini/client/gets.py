@@ -59,9 +59,7 @@ class Gets(Generic[H]):
         finally:
             self._under_way -= 1
 
-    async def _joined(
-        self, key: Hashable, count: int, wait_s: float, take: Take[H], give_back: GiveBack[H]
-    ) -> list[H]:
+    async def _joined(self, key: Hashable, count: int, wait_s: float, take: Take[H], give_back: GiveBack[H]) -> list[H]:
         future: asyncio.Future[list[H]] = asyncio.get_running_loop().create_future()
         callers = self._joining.get(key)
         if callers is None:
@@ -88,6 +86,7 @@ class Gets(Generic[H]):
 
     def returned(self, found: list[H], give_back: GiveBack[H]) -> None:
         """Back to the queue, soon; `close` waits for that."""
+
         async def back() -> None:
             with contextlib.suppress(CapelliniError):  # else they come back after their visibility
                 await give_back(found)

@@ -100,9 +100,7 @@ class Relay(Service):
     async def put_block(self, name: str, entries: bytes) -> list[tuple[int, int]]:
         return await self.call("put_block", lambda behind: behind.put_block(name, entries))
 
-    async def take(
-        self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None
-    ) -> list[Parcel]:
+    async def take(self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None) -> list[Parcel]:
         return await self.call("take", lambda behind: behind.take(name, count, wait_s, visibility_s))
 
     async def ack_parcels(self, name: str, acks: Sequence[ParcelAck]) -> list[list[tuple[int, int]]]:

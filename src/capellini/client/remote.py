@@ -153,9 +153,7 @@ class RemoteService(Service):
     async def put_block(self, name: str, entries: bytes) -> list[tuple[int, int]]:
         return decoded(_RUNS, await self._ask("POST", queue_path(name, "blocks/put"), raw=entries))
 
-    async def take(
-        self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None
-    ) -> list[Parcel]:
+    async def take(self, name: str, count: int, wait_s: float = 0.0, visibility_s: float | None = None) -> list[Parcel]:
         content = (count, wait_s, visibility_s)
         return decoded(_PARCELS, await self._ask("POST", queue_path(name, "blocks/get"), content, wait_s=wait_s))
 

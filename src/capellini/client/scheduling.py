@@ -1,6 +1,6 @@
 """What timed queues and schedules offer, through a client: the same calls on each kind of address.
 
-    AsyncClient ──▶ patience ──▶ a node (RemoteTimed), or the timed queues of this process
+AsyncClient ──▶ patience ──▶ a node (RemoteTimed), or the timed queues of this process
 """
 
 from __future__ import annotations

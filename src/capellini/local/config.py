@@ -190,4 +190,3 @@ def java_command(node: NodeConfig, java: Path, jars: Path) -> list[str]:
         f"{conf}{os.pathsep}{jars}/*",
         "org.apache.cassandra.service.CassandraDaemon",
     ]
-

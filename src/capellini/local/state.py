@@ -53,9 +53,7 @@ class ClusterState(msgspec.Struct, frozen=True):
 
     def with_process(self, number: int, process: ProcessId | None) -> ClusterState:
         """The same cluster, one node's process changed."""
-        nodes = tuple(
-            NodeState(node.config, process) if node.config.number == number else node for node in self.nodes
-        )
+        nodes = tuple(NodeState(node.config, process) if node.config.number == number else node for node in self.nodes)
         return msgspec.structs.replace(self, nodes=nodes)
 
 

@@ -1,7 +1,7 @@
 """Looking at work queues: statistics, messages, dead letters, buckets and pointers. Nothing is changed.
 
-    broker ──▶ views ──▶ Looking (bounded reads of one queue)
-                    └──▶ the catalog, where one queue's answer lies in another: dead letters, and what moved
+broker ──▶ views ──▶ Looking (bounded reads of one queue)
+                └──▶ the catalog, where one queue's answer lies in another: dead letters, and what moved
 """
 
 from __future__ import annotations

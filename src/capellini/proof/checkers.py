@@ -97,8 +97,7 @@ def _two_holders(lives: Lives, life: Life) -> list[Violation]:
 def _put_anew(lives: Lives, life: Life) -> bool:
     """May there be two of it: one that moved, and one whose key was put again after its queue was emptied?"""
     return any(
-        lives.emptied(again.call.queue, first.call.began_s, again.call.over_s)
-        for first, again in pairwise(life.tries)
+        lives.emptied(again.call.queue, first.call.began_s, again.call.over_s) for first, again in pairwise(life.tries)
     )
 
 

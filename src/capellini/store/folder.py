@@ -23,7 +23,7 @@ from capellini.model.clock import Clock
 from capellini.model.errors import CannotOpen, Full, InUse, Invalid
 from capellini.store import forks
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 FORMAT_FILE: Final = "format.json"
 LOCK_FILE: Final = "lock"
 DATA_FOLDER: Final = "data"
@@ -32,7 +32,9 @@ OWN: Final = frozenset(
 )  # what may lie in a folder that is being made
 
 Migration = Callable[[Path], None]  # takes the folder one format up; may be repeated after a crash in the middle
-MIGRATIONS: Final[Mapping[int, Migration]] = {}  # by the format they start from; none is needed yet
+MIGRATIONS: Final[Mapping[int, Migration]] = {
+    1: lambda _: None,  # its record of timestamps is understood, and written anew with the first batch
+}  # by the format they start from
 
 ROOM_BYTES: Final = 64 * 1024 * 1024  # below, puts are refused: RocksDB needs room to flush and compact
 ACK_ROOM_BYTES: Final = 16 * 1024 * 1024  # below, everything is: acks free room, so they go on for longer

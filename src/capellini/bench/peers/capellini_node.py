@@ -1,8 +1,8 @@
 """Our own node: `capellini serve` on a folder, and its client for asyncio over TCP.
 
-    work queue     everything but what follows
-    timed queue    delayed messages
-    log queue      fan-out: one append, each group reads it by itself
+work queue     everything but what follows
+timed queue    delayed messages
+log queue      fan-out: one append, each group reads it by itself
 """
 
 from __future__ import annotations

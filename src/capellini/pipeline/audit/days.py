@@ -164,8 +164,14 @@ def _puts(rows: DataFrame) -> DataFrame:
 
 
 def _joined(batch: pa.RecordBatch) -> pa.RecordBatch:
-    places = pa.array([f"{generation}/{queue}" for queue, generation in zip(
-        batch.column("queue").to_pylist(), batch.column("generation").to_pylist(), strict=True)]).dictionary_encode()
+    places = pa.array(
+        [
+            f"{generation}/{queue}"
+            for queue, generation in zip(
+                batch.column("queue").to_pylist(), batch.column("generation").to_pylist(), strict=True
+            )
+        ]
+    ).dictionary_encode()
     hour = np.floor(batch.column("at").to_numpy() / HOUR_S).astype(np.int64)
     first, count = batch.column("first").to_numpy(), batch.column("count").to_numpy()
     runs = joined(Runs(places.indices.to_numpy(), hour, np.zeros(len(hour), np.int64), first, count))

@@ -202,9 +202,7 @@ def holes(node: str, incarnation: str, first: Any, count: Any, from_s: Any, to_s
         windows.append(Window(node, incarnation, 1, int(first[0]) - 1, float("-inf"), float(from_s[0])))
     for at in np.flatnonzero(first[1:] > reached[:-1]).tolist():
         missing = int(first[at + 1] - reached[at])
-        windows.append(
-            Window(node, incarnation, int(reached[at]), missing, float(heard_s[at]), float(from_s[at + 1]))
-        )
+        windows.append(Window(node, incarnation, int(reached[at]), missing, float(heard_s[at]), float(from_s[at + 1])))
     if not closed:
         windows.append(Window(node, incarnation, int(reached[-1]), 0, float(heard_s[-1]), float("inf")))
     return windows

@@ -40,9 +40,7 @@ JUDGED: Final = (
     "queue string, generation bigint, block bigint, lives bigint, plain bigint, first bigint, count bigint, "
     "version int"  # with which it is over; null: suspects
 )
-FINDINGS: Final = (
-    "fault string, promise int, queue string, generation bigint, id string, at double, says string"
-)
+FINDINGS: Final = "fault string, promise int, queue string, generation bigint, id string, at double, says string"
 VERDICTS: Final = f"{FINDINGS}, version int"  # a life that is over has one more row, of the fault `settled`
 DETAIL: Final = ("kind", "version", "at", "node", "incarnation", "number", "detail")
 DETAILS: Final = (
@@ -249,8 +247,10 @@ def _expr(text: str) -> Any:
 
 def _timed_details(journal: DataFrame, timed: DataFrame) -> DataFrame:
     suspects = timed.where("suspect").select("queue", "generation", "id")
-    return journal.where("id IS NOT NULL").join(suspects, ["queue", "generation", "id"], "left_semi").select(
-        "queue", "generation", "id", *DETAIL
+    return (
+        journal.where("id IS NOT NULL")
+        .join(suspects, ["queue", "generation", "id"], "left_semi")
+        .select("queue", "generation", "id", *DETAIL)
     )
 
 
@@ -278,9 +278,7 @@ def _details(journal: DataFrame, suspects: dict[tuple[str, int], tuple[Any, Any]
         for batch in batches:
             table = pa.Table.from_batches([batch])
             for (queue, generation), (starts, ends) in suspects.items():
-                mine = table.filter(
-                    pc.and_(pc.equal(table["queue"], queue), pc.equal(table["generation"], generation))
-                )
+                mine = table.filter(pc.and_(pc.equal(table["queue"], queue), pc.equal(table["generation"], generation)))
                 if not mine.num_rows:
                     continue
                 first, count = (mine[name].combine_chunks().to_numpy() for name in ("first", "count"))

@@ -180,9 +180,7 @@ def _timely(
 
 def _missing(windows: Sequence[Window], from_s: float, to_s: float, rules: Rules) -> bool:
     """May something have happened within these times that the journal lacks?"""
-    return any(
-        each.after_s - rules.skew_s <= to_s and each.before_s + rules.skew_s >= from_s for each in windows
-    )
+    return any(each.after_s - rules.skew_s <= to_s and each.before_s + rules.skew_s >= from_s for each in windows)
 
 
 def _unfinished(

@@ -121,8 +121,11 @@ def grouped(told: DataFrame, wanted: Letters) -> DataFrame:
     return (
         told.groupBy(*wanted.by)
         .agg(
-            f.expr("count(*) AS letters"), f.expr("min(put_at) AS first_at"), f.expr("max(put_at) AS last_at"),
-            f.expr("max(deliveries) AS deliveries"), f.expr(samples),
+            f.expr("count(*) AS letters"),
+            f.expr("min(put_at) AS first_at"),
+            f.expr("max(put_at) AS last_at"),
+            f.expr("max(deliveries) AS deliveries"),
+            f.expr(samples),
         )
         .orderBy("letters", *wanted.by, ascending=[False] + [True] * len(wanted.by))
         .limit(wanted.top)

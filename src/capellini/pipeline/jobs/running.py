@@ -107,9 +107,7 @@ def claim(checkpoint: str, what: Mapping[str, Any]) -> str:
     return name
 
 
-def run(
-    spark: SparkSession, writer: DataStreamWriter, checkpoint: str, once: bool, say: Say = silent
-) -> Summary:
+def run(spark: SparkSession, writer: DataStreamWriter, checkpoint: str, once: bool, say: Say = silent) -> Summary:
     """Until all that there was at the beginning is done (`once`), or until it is interrupted. Raises what failed."""
     began_s = time.monotonic()
     trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{EVERY_S:g} seconds"}

@@ -190,9 +190,7 @@ def _told(chapter: Chapter, who: int, parts: list[_Events], ids: pa.Array | None
     """One teller's rows: in the order of time, numbered, and closed."""
     at, kind, slot, count, version, dropped = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(at, kind="stable")
-    at, kind, slot, count, version, dropped = (
-        each[order] for each in (at, kind, slot, count, version, dropped)
-    )
+    at, kind, slot, count, version, dropped = (each[order] for each in (at, kind, slot, count, version, dropped))
     number = _numbers(kind, version, chapter.timed)
     kept = ~dropped
     last_s = max(float(at.max()) if len(at) else 0.0, chapter.began_s + chapter.length_s)

@@ -90,9 +90,7 @@ def flattened(lines: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     nothing = "array(named_struct('first', cast(null AS bigint), 'count', cast(null AS bigint), 'id', string(null)))"
-    runs = (
-        "transform(coalesce(runs, array()), r -> named_struct('first', r[0], 'count', r[1], 'id', string(null)))"
-    )
+    runs = "transform(coalesce(runs, array()), r -> named_struct('first', r[0], 'count', r[1], 'id', string(null)))"
     ids = (
         "transform(coalesce(ids, array()), i -> "
         "named_struct('first', cast(null AS bigint), 'count', cast(null AS bigint), 'id', i))"

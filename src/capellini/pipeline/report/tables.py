@@ -127,9 +127,11 @@ def poison(events: DataFrame) -> DataFrame:
         lives(events)
         .where("deliveries > 1")
         .selectExpr(
-            "queue", "generation",
+            "queue",
+            "generation",
             "if(instr(place, '/') > 0, concat(substring_index(place, '/', -1), ':', message), message) AS message",
-            "deliveries", "done_s IS NOT NULL AS acked",
+            "deliveries",
+            "done_s IS NOT NULL AS acked",
         )
         .orderBy("deliveries", "queue", "message", ascending=[False, True, True])
         .limit(TOP)

@@ -1,19 +1,19 @@
 """The options of the data source `capellini`: text from Spark, checked once, on the driver.
 
-    at            where: http://HOST:PORT, cassandra://HOST/KEYSPACE, rocks:FOLDER
-    queue         which queue; QUEUE for its messages
-    read          messages (as the queue's kind has them), journal (what happened to them: events), or counters
-    columns       names with commas, or *; see columns.py
-    since, until  only messages put at that time or later, or before: seconds since 1970 or ISO 8601
-    filters       spark: applied by Spark to what was read; push: those on put_at narrow what is read. Then the
-                  frame is for one query: Spark 4.2 keeps a pushed filter for later ones, too
-    start         streams: earliest (what is kept), latest, or a time
-    missing       fail: what was dropped before it was read is an error; oldest: go on with the oldest there is
-    task_rows     messages of one task at most
-    max_rows      streams: messages of one micro-batch at most
-    reads_per_s   of each task, so that a live cluster does not feel it
-    job           sink: names the write, so that the same one run again adds nothing twice
-    per_s         sink: messages per second of each task at most
+at            where: http://HOST:PORT, cassandra://HOST/KEYSPACE, rocks:FOLDER
+queue         which queue; QUEUE for its messages
+read          messages (as the queue's kind has them), journal (what happened to them: events), or counters
+columns       names with commas, or *; see columns.py
+since, until  only messages put at that time or later, or before: seconds since 1970 or ISO 8601
+filters       spark: applied by Spark to what was read; push: those on put_at narrow what is read. Then the
+              frame is for one query: Spark 4.2 keeps a pushed filter for later ones, too
+start         streams: earliest (what is kept), latest, or a time
+missing       fail: what was dropped before it was read is an error; oldest: go on with the oldest there is
+task_rows     messages of one task at most
+max_rows      streams: messages of one micro-batch at most
+reads_per_s   of each task, so that a live cluster does not feel it
+job           sink: names the write, so that the same one run again adds nothing twice
+per_s         sink: messages per second of each task at most
 """
 
 from __future__ import annotations

@@ -41,9 +41,7 @@ class CounterReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, Shelf):
-            yield from batches_of(
-                self._asked, "counters", self._columns, lambda reach: _shelf(reach, partition.number)
-            )
+            yield from batches_of(self._asked, "counters", self._columns, lambda reach: _shelf(reach, partition.number))
 
 
 async def _shelf(reach: Reach, shelf: int) -> AsyncGenerator[list[Made]]:

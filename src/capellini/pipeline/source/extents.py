@@ -120,9 +120,7 @@ async def _known(
 async def _open_top(reach: Reach, record: Record, extent: str) -> tuple[int, int]:
     """How far it may be read, and how far there is something."""
     partition = (record.name, record.generation, extent)
-    page = await reach.rows.read(
-        Slice(LOG_BLOCKS, partition, limit=LOOK_BACK, reverse=True, columns=SHORT)
-    )
+    page = await reach.rows.read(Slice(LOG_BLOCKS, partition, limit=LOOK_BACK, reverse=True, columns=SHORT))
     blocks = [block_in(row) for row in reversed(page.rows)]
     end = _unbroken_end(blocks)
     return (end if reach.alone else max((block.confirmed for block in blocks), default=0)), end

@@ -63,20 +63,20 @@ class Batches:
         space = self._database.space(plan, plan.prefix(batch.partition))
         now_us = self._stamps.now_us()
         timestamp_us = self._stamps.tick(now_us)
-        if space is None or timestamp_us <= self._stamps.newest_us:
+        if space is None or not self._stamps.newest(plan.number, timestamp_us):
             return None
         expiry_us = now_us + ttl_s * 1_000_000 if ttl_s else 0
         made = WriteBatch(raw_mode=True)
         if not plan.put_whole(rows, made.put, space.base, space.handle, timestamp_us, expiry_us):
             return None
-        self._stamps.newest_us = timestamp_us
+        self._stamps.wrote(plan.number, timestamp_us)
         return made
 
     def merging(self, plan: Plan, batch: Batch, space: Space, prefix: bytes) -> WriteBatch:
         """Any batch that was found good: cell by cell with what is there."""
         now_us = self._stamps.now_us()
         timestamp_us = self._stamps.tick(now_us) if batch.timestamp_us is None else batch.timestamp_us
-        fresh = timestamp_us > self._stamps.newest_us
+        fresh = self._stamps.newest(plan.number, timestamp_us)
         expiry_us = now_us + batch.ttl_s * 1_000_000 if batch.ttl_s else 0
         made = WriteBatch(raw_mode=True)
         pending: dict[bytes, Cells] = {}
@@ -97,7 +97,7 @@ class Batches:
             whole = plan.rows.whole(values, timestamp_us, expiry_us) if fresh and plan.blind else None
             if whole is None:
                 cells = plan.rows.cells(values, timestamp_us, expiry_us, now_us)
-                old = {} if batch.new and fresh else pending.get(place)
+                old = {} if batch.new else pending.get(place)
                 if old is None:
                     old = self._cells(plan.rows, space.rows, space.base + place)
                 whole = plan.rows.record(merge(old, cells))
@@ -106,7 +106,7 @@ class Batches:
             cells = plan.statics.cells(batch.static, timestamp_us, expiry_us, now_us)
             old = self._cells(plan.statics, self._database.rows, prefix + STATIC)
             made.put(prefix + STATIC, plan.statics.record(merge(old, cells)))
-        self._stamps.newest_us = max(self._stamps.newest_us, timestamp_us)
+        self._stamps.wrote(plan.number, timestamp_us)
         return made
 
     def _marks(self, prefix: bytes) -> tuple[Mark, ...]:
@@ -138,10 +138,10 @@ class Batches:
         now_us = self._stamps.now_us()
         mark = Mark(self._stamps.tick(now_us) if timestamp_us is None else timestamp_us, None)
         made = WriteBatch(raw_mode=True)
-        if mark.timestamp_us > self._stamps.newest_us:
+        if self._stamps.newest(plan.number, mark.timestamp_us):
             _erase(plan, prefix, space, made)
             made.put(prefix + HEAD, pack_marks((mark,), now_us))
-            self._stamps.newest_us = mark.timestamp_us
+            self._stamps.wrote(plan.number, mark.timestamp_us)
             return made, space
         made.put(prefix + HEAD, pack_marks(add_mark(self._marks(prefix), mark), now_us))
         old = self._cells(plan.statics, self._database.rows, prefix + STATIC)
@@ -152,14 +152,13 @@ class Batches:
 
     # ---- compare-and-set
 
-    def over(self, known: Known, change: Change) -> WriteBatch | None:
+    def over(self, plan: Plan, known: Known, change: Change) -> WriteBatch | None:
         """What a change of a row that is known writes, when all of the row is written anew."""
-        stamps = self._stamps
-        timestamp_us = max(stamps.tick(stamps.now_us()), stamps.newest_us + 1)
+        timestamp_us = self._stamps.above(plan.number)
         record = anew(known, change, timestamp_us)
         if record is None:
             return None
-        stamps.newest_us = timestamp_us
+        self._stamps.wrote(plan.number, timestamp_us)
         made = WriteBatch(raw_mode=True)
         made.put(known.place, record)
         return made
@@ -169,11 +168,11 @@ class Batches:
     ) -> WriteBatch:
         """What a compare-and-set writes whose conditions hold. `records` are the rows as they were."""
         made = WriteBatch(raw_mode=True)
-        stamps, now_us = self._stamps, self._stamps.now_us()
-        dropped_us, timestamp_us = stamps.tick(now_us), stamps.tick(now_us)
-        if dropped_us <= stamps.newest_us:  # somebody wrote a timestamp of the future: this comes after it all the same
-            dropped_us, timestamp_us = stamps.newest_us + 1, stamps.newest_us + 2
-        stamps.newest_us = timestamp_us
+        now_us = self._stamps.now_us()
+        dropped_us = self._stamps.above(plan.number)  # somebody may have written a timestamp of the future
+        self._stamps.wrote(plan.number, dropped_us)
+        timestamp_us = self._stamps.above(plan.number)
+        self._stamps.wrote(plan.number, timestamp_us)
         if cas.drop:
             _erase(plan, prefix, space, made)
             made.put(prefix + HEAD, pack_marks((Mark(dropped_us, None),), now_us))

@@ -317,7 +317,7 @@ class RocksStore(Store):
         if known is None:
             return False
         self._writable(frees=True)
-        made = self._batches.over(known, cas.changes[0])
+        made = self._batches.over(self._plan(cas.table), known, cas.changes[0])
         if made is None:
             return False
         self.counts.rounds += 1
