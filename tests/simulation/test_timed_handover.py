@@ -10,7 +10,7 @@ from tests.simulation.timed_stage import KeptBack, Stage, told
 
 from capellini.model.errors import Unavailable, Unknown
 from capellini.model.message import Entry, NewMessage
-from capellini.model.service import Done, NackItem, Put
+from capellini.model.service import Done, NackItem, Problem, Put
 from capellini.queues.timed import committing, putting
 from capellini.queues.timed.horizon import read_shard
 from capellini.queues.timed.place import TimedPlace
@@ -237,7 +237,10 @@ def test_a_shard_is_on_the_list_before_anything_is_written_into_it(monkeypatch: 
     told(story)
 
 
-def test_a_put_whose_queue_is_deleted_after_somebody_got_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("purged", [False, True])
+def test_a_put_whose_generation_ends_after_somebody_got_it_is_unknown_unless_it_is_put_again(
+    monkeypatch: pytest.MonkeyPatch, purged: bool
+) -> None:
     async def story(stage: Stage) -> None:
         node = await stage.held()
         over, read = asyncio.Event(), putting.read_horizon
@@ -247,13 +250,22 @@ def test_a_put_whose_queue_is_deleted_after_somebody_got_it_is_unknown(monkeypat
             return await read(place, shard)
 
         monkeypatch.setattr(putting, "read_horizon", late)
-        put = node.client.spawn(node.broker.put("q", [NewMessage(b"m")]))
+        put = node.client.spawn(node.broker.put("q", [NewMessage(b"m"), NewMessage(b"too large" * 1_000_000)]))
         (delivery,) = await stage.get(node)
         assert delivery.body == b"m"
-        await stage.do(node, node.broker.delete("q"))
+        await stage.do(node, node.broker.purge("q") if purged else node.broker.delete("q"))
         await stage.until(lambda: stage.guard("shard of an ended generation cleared") > 0)
+
+        async def refused(*_: object) -> None:
+            raise Unavailable("nothing can be written now")
+
+        monkeypatch.setattr(putting, "write_rows", refused)
         over.set()
-        with pytest.raises(Unknown, match="before the queue was deleted"):
-            await put
+        if purged:
+            results = await put
+            assert [isinstance(result, Problem) and result.error for result in results] == ["unknown", "too_large"]
+        else:
+            with pytest.raises(Unknown, match="before the queue was deleted"):
+                await put
 
     told(story)

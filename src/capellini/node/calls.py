@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from capellini.model.clock import Clock
-from capellini.model.errors import Invalid, NotFound
+from capellini.model.errors import CapelliniError, Invalid, NotFound, Unknown
 from capellini.model.message import MAX_BATCH
 from capellini.model.service import Problem
 from capellini.queues.catalog import Catalog, QueueRecord
@@ -24,20 +24,42 @@ async def with_living(
     act: Callable[[QueueRecord], Awaitable[T]],
     forget: Callable[[QueueRecord], None],
 ) -> T:
-    """Do it with the queue's living generation; if that is over meanwhile, with the next."""
+    """Do it with the queue's living generation; if that is over meanwhile, with the next. What was written into a
+    generation that is over may have been got before: then nothing that fails afterwards was surely not done."""
     record = await catalog.live(name)
-    for _ in range(GONE_TRIES):
-        try:
-            return await act(record)
-        except Gone as gone:
-            forget(record)
+    sent = False
+    try:
+        for _ in range(GONE_TRIES):
             try:
-                before, record = record, await catalog.show(name)
-            except NotFound as error:
-                raise gone.instead(error) from error
+                result = await act(record)
+                return _unsure(result) if sent else result
+            except Gone as gone:
+                sent = sent or gone.sent
+                forget(record)
+            before, record = record, await catalog.show(name)
             if record.generation == before.generation:
                 await clock.sleep(0.05)
-    raise NotFound(f"there is no queue {name}: it was deleted or purged meanwhile")
+        raise NotFound(f"there is no queue {name}: it was deleted or purged meanwhile")
+    except CapelliniError as error:
+        if sent:
+            raise _unknown(error) from error
+        raise
+
+
+def _unknown(error: CapelliniError) -> CapelliniError:
+    return Unknown(f"it may have been put before the queue was deleted or purged: {error.says}")
+
+
+def _unsure(result: T) -> T:
+    """The same with problems that leave open whether it was done; what is wrong with an item itself stays so."""
+    if not isinstance(result, list):
+        return result
+    return cast(T, [_unsure_of(item) if isinstance(item, Problem) else item for item in result])
+
+
+def _unsure_of(problem: Problem) -> Problem:
+    error = problem.raised()
+    return problem if isinstance(error, Invalid) else Problem.of(_unknown(error))
 
 
 def batch(what: str, count: int) -> None:

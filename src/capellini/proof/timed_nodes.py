@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from capellini.model.errors import CapelliniError, Conflict, Invalid, NotFound, StoreError, Unavailable, Unknown
+from capellini.model.errors import CapelliniError, Conflict, Invalid, StoreError, Unavailable, Unknown
 from capellini.model.message import Delivery, Entry, NewMessage, check_message
 from capellini.model.service import Done, ExtendItem, NackItem, Problem, Put, QueueInfo
 from capellini.model.timed import DueMessage, MoveItem, Scheduled, ShardView, TimedCounts
+from capellini.node.calls import with_living
 from capellini.proof.history import History
 from capellini.proof.nodes import Node, Nodes
 from capellini.queues.catalog import Catalog, QueueRecord
@@ -21,7 +22,6 @@ from capellini.queues.lease import Lease, Watcher
 from capellini.queues.resting import first_of, rest
 from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.queue import Peers, TimedQueue
-from capellini.queues.work.place import Gone
 from capellini.store.simulation.client import SimulatedClient
 from capellini.store.simulation.world import World
 
@@ -56,18 +56,10 @@ class TimedService:
         await self.catalog.delete(name)
 
     async def _with(self, name: str, act: Callable[[QueueRecord, TimedQueue], Awaitable[T]]) -> T:
-        record = await self.catalog.live(name)
-        for _ in range(4):
-            try:
-                return await act(record, self.keeper.queue(record))
-            except Gone as gone:
-                try:
-                    before, record = record, await self.catalog.show(name)
-                except NotFound as error:
-                    raise gone.instead(error) from error
-                if record.generation == before.generation:
-                    await self._client.clock.sleep(0.05)
-        raise NotFound(f"there is no queue {name}: it was deleted or purged meanwhile")
+        def opened(record: QueueRecord) -> Awaitable[T]:
+            return act(record, self.keeper.queue(record))
+
+        return await with_living(self.catalog, self._client.clock, name, opened, lambda record: None)
 
     async def put(self, name: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
         if not messages:

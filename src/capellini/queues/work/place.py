@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from capellini.model.clock import Chance, Clock
-from capellini.model.errors import CapelliniError, Unknown
+from capellini.model.errors import CapelliniError
 from capellini.model.options import WorkOptions
 from capellini.queues.cell import Cell
 from capellini.queues.events import Events
@@ -44,10 +44,6 @@ class Gone(CapelliniError):
 
     name = "gone"
     sent = False  # something was written into it: whether somebody got that before is not known
-
-    def instead(self, error: CapelliniError) -> CapelliniError:
-        """What a caller hears when there is no next one."""
-        return Unknown(f"it may have been put before the queue was deleted: {error.says}") if self.sent else error
 
 
 class Next(msgspec.Struct, frozen=True):
