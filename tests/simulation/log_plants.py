@@ -10,6 +10,7 @@ import msgspec
 from tests.simulation.log_writing_plants import plants
 from tests.simulation.planting import Patch
 
+from capellini.queues import catalog
 from capellini.queues.log import (
     cursors,
     desk,
@@ -26,6 +27,15 @@ from capellini.queues.log import (
     rows,
     settling,
 )
+
+# Groups
+
+
+@plants(1)
+def groups_go_with_their_generation(patch: Patch) -> None:
+    """A purge takes them along."""
+    patch(catalog.QueueRecord, "creation", property(lambda self: self.generation))
+
 
 # Reading
 

@@ -51,7 +51,7 @@ from capellini.node.holds import STALE, held_by, parcel_of
 from capellini.node.rates import Rates
 from capellini.node.statistics import CountedEvents, QueueStatistics
 from capellini.node.views import Views, letter_ids
-from capellini.queues.catalog import Carry, Catalog, QueueRecord
+from capellini.queues.catalog import Catalog, QueueRecord
 from capellini.queues.events import Events
 from capellini.queues.work import pointers as pointing
 from capellini.queues.work.block import DELAYED, Packed, block_of, check, pack
@@ -120,8 +120,8 @@ class Broker(Service):
     async def pause(self, name: str, puts: bool | None = None, gets: bool | None = None) -> QueueInfo:
         return (await self.catalog.pause(name, puts, gets)).info()
 
-    async def purge(self, name: str, carry: Carry | None = None) -> QueueInfo:
-        info = (await self.catalog.purge(name, carry)).info()
+    async def purge(self, name: str) -> QueueInfo:
+        info = (await self.catalog.purge(name)).info()
         self._wake(name)
         return info
 

@@ -112,8 +112,7 @@ class Dispatcher(Service):
         return await self._work.pause(name, puts, gets)
 
     async def purge(self, name: str) -> QueueInfo:
-        of_log = await self.kind_of(name) == log.KIND
-        return self._soon(await self._work.purge(name, self._log.carry_groups if of_log else None))
+        return self._soon(await self._work.purge(name))
 
     async def delete(self, name: str) -> None:
         await self._work.delete(name)

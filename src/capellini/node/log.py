@@ -279,10 +279,6 @@ class LogBroker(LogService):
     ) -> GroupInfo:
         return await self._with(queue, lambda _, opened: opened.create_group(group, start, options or {}))
 
-    async def carry_groups(self, purged: QueueRecord, record: QueueRecord) -> None:
-        """A purge takes messages, not those who wait for more."""
-        await self.keeper.queue(purged).groups.carry(self.keeper.queue(record).groups)
-
     async def groups(self, queue: str) -> list[GroupInfo]:
         async def act(record: QueueRecord, opened: LogQueue) -> list[GroupInfo]:
             return [opened.groups.info(group) for group in await opened.groups.all()]

@@ -19,6 +19,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from capellini.model.clock import Chance, Clock
 from capellini.model.errors import CapelliniError, Conflict, StoreError
+from capellini.model.log import AT
 from capellini.node.background import Background
 from capellini.node.broker import KIND, Broker
 from capellini.queues.assignments import Assignments
@@ -169,7 +170,8 @@ class Maintenance:
                 continue
             try:
                 if await self._cleared(name, generation, bucket_size):
-                    await self._broker.clear_statistics(name, generation)
+                    if not name.endswith(AT):  # groups have none
+                        await self._broker.clear_statistics(name, generation)
                     await self._broker.catalog.cleared(name, generation)
                     log.info("what generation %d of %s left is cleared", generation, name)
             except CapelliniError:

@@ -53,10 +53,13 @@ class LogAdmin(Admin):
         return call
 
     async def _purge(self, queue: str) -> None:
-        """Groups go with their generation."""
+        """Groups outlive it: each is a reader of the new generation."""
         await super()._purge(queue)
         for group in self._groups:
-            await self._create_group(queue, group)
+            await self._known_group(queue, group)
+
+    async def _known_group(self, queue: str, group: str) -> None:
+        await self._grouped("known_group", queue, group, lambda service: service.known_group(queue, group), {})
 
     async def _seek(self, queue: str) -> None:
         chance, group = self._chance, self._chance.choice(self._groups)

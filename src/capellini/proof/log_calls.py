@@ -202,6 +202,14 @@ class LogCalls(LogBroker):
     ) -> Grouped:
         return await self.grouped(self.create_group(queue, group, start, options))
 
+    async def known_group(self, queue: str, group: str) -> Grouped:
+        """As it goes on after a purge."""
+
+        async def act(record: QueueRecord, opened: LogQueue) -> GroupInfo:
+            return opened.groups.info(await opened.groups.live(group))
+
+        return await self.grouped(self._with(queue, act))
+
     async def end_group(self, queue: str, group: str) -> Grouped:
         async def act(record: QueueRecord, opened: LogQueue) -> GroupInfo:
             return opened.groups.info(await opened.groups.delete(group))

@@ -7,6 +7,7 @@
                           numbers before it are messages that somebody got (1)
     delivery counts       never fall from the second delivery on, whoever delivers, and end at the limit            (2)
     a chain (cp)          what was put after a put was confirmed lies behind it; so do the chunks of a producer     (6)
+    a group               outlives a purge of its queue                                                              (1)
     ordered               while a message is unfinished nothing behind it (of its message group) is delivered       (6)
 
 What no order of events can explain is accused, nothing else (`proof.checkers`).
@@ -27,6 +28,7 @@ from capellini.proof.lives import DONE, MAYBE, Held, Life, Lives, lives_of
 from capellini.proof.log_history import (
     APART,
     NUMBER_BITS,
+    STARTS,
     LogHistory,
     Place,
     Reader,
@@ -44,7 +46,7 @@ def check_log(history: LogHistory) -> list[Violation]:
     found = [Violation(8, "store", says) for says in history.left]
     found += [Violation(9, "node", says) for says in history.broken]
     found += one_message_a_place(history) + nothing_behind_an_end(history)
-    found += bad_was_refused(history)
+    found += bad_was_refused(history) + groups_outlive_purges(history)
     queues = {call.queue: call.options for call in history.calls if call.op == "create"}
     for queue, options in queues.items():
         if options.get("mode") == "cp":
@@ -69,6 +71,21 @@ def bad_was_refused(history: LogHistory) -> list[Violation]:
         for call in history.calls
         if call.bad and call.good and not call.puts and not call.results and not call.queue.count("@")
     ]
+
+
+def groups_outlive_purges(history: LogHistory) -> list[Violation]:
+    """1. A group that somebody knew is there, unless it or its queue was deleted since, or perhaps at any time."""
+    found: list[Violation] = []
+    known_s: dict[str, float] = {}  # by QUEUE@GROUP: when the last call began that told of it
+    for call in history.calls:
+        if call.op == "known_group" and call.error == "not_found" and call.queue in known_s:
+            of = (call.queue, call.queue.partition("@")[0])
+            ends = [one for one in history.calls if one.op in ("delete_group", "delete") and one.queue in of]
+            if not any(one.maybe or (one.good and one.over_s > known_s[call.queue]) for one in ends):
+                found.append(Violation(1, call.queue, f"the group was lost by a purge before {call.over_s:.3f} s"))
+        if call.op in STARTS and call.good:
+            known_s[call.queue] = call.began_s
+    return found
 
 
 def _delivered(history: LogHistory) -> Iterable[tuple[Call, Delivery, Place]]:

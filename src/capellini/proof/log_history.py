@@ -12,6 +12,7 @@ For one reader the shared checkers (`proof.checkers`) see a queue named QUEUE@GR
     a put into the queue           the put; without what the group's filter leaves out, delayed as the group delays; as
                                    unknown where the reader need not get it: put before the group's start, or perhaps
                                    dropped before there was this reader
+    a purge                        an end of the queue; the group goes on as a reader of the next generation
     a seek, or the group's end     an end of the queue, for readers before it
     dead letters                   a queue of its own, as for other kinds; of them those that this reader has buried
 """
@@ -33,7 +34,7 @@ NUMBER_BITS: Final = 40
 APART: Final = "|"
 BURIED_BY: Final = "buried-by"  # an attribute that the run gives to dead letters: the reader that buried them
 USES: Final = frozenset(("ack", "nack", "extend"))
-STARTS: Final = frozenset(("create_group", "seek"))
+STARTS: Final = frozenset(("create_group", "known_group", "seek"))
 ENDS: Final = frozenset(("seek", "delete_group"))
 WIDE_SKEW_S: Final = 12.0  # what clocks differ by at most in runs where they differ by more than they should
 UNHEARD: Final = Problem("unknown", "whether this reader gets it is open")

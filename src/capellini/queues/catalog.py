@@ -1,7 +1,7 @@
 """The catalog: which queues there are, what they are, and how they end.
 
     queues (realm "all") ▸ name            kind, generation, state live|deleted, record (JSON), token (a trail)
-    left   (realm "all") ▸ queue, gen.     state leaving|cleared, token
+    left   (realm "all") ▸ queue, gen.     state leaving|cleared, token; as QUEUE@: its groups, if it is a log
     monoton (queue, generation)            closed here when its generation ends, so that nobody reserves ids any more;
                                            expires OVER_TTL_S after the generation was cleared
 
@@ -16,6 +16,11 @@ Ending a generation (delete, purge)
 A crash after (a) leaves a note about a live generation: `leftovers` does not name it. A crash after (b) leaves a note
 whose monoton is open: `leftovers` closes it before naming it, and waits (d) on its own clock. Clearing is the queue
 kind's job.
+
+What outlives a purge, the groups of a log queue, lies under the generation of the queue's creation, which its record
+keeps (`creation`). So a purge carries nothing over, and nothing can be lost on the way: whoever creates, changes or
+deletes a group meanwhile does so in the one place where it is, whichever generation they know. A deletion notes the
+groups, too, as QUEUE@ under that generation; `leftovers` does not name them while a live record has it.
 
 The cache. `live(name)` may answer with a record whose read was SENT less than CACHE_S ago on the elapsed clock; what
 was sent later than a change was applied shows the change. Whoever deletes, purges, pauses or changes waits SETTLE_S >
@@ -32,7 +37,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -40,6 +45,7 @@ import msgspec
 
 from capellini.model.clock import Clock
 from capellini.model.errors import Conflict, NotFound, Overloaded, Paused, StoreError, Unavailable, Unknown
+from capellini.model.log import AT
 from capellini.model.options import (
     OPTIONS,
     LogOptions,
@@ -79,6 +85,12 @@ class QueueRecord(msgspec.Struct, frozen=True):
     secret: str  # hex; receipts' codes are made with it, and are void with the generation
     puts_paused: bool = False
     gets_paused: bool = False
+    created_as: int = 0  # a generation; 0: this one, it was never purged
+
+    @property
+    def creation(self) -> int:
+        """The generation that it was created as."""
+        return self.created_as or self.generation
 
     @property
     def secret_bytes(self) -> bytes:
@@ -104,9 +116,6 @@ class QueueRecord(msgspec.Struct, frozen=True):
             raise Paused(f"queue {self.name} gives no messages for now: its gets are paused")
 
 
-Carry = Callable[[QueueRecord, QueueRecord], Awaitable[None]]  # from a generation that was ended, to its successor
-
-
 class CatalogRow(msgspec.Struct, frozen=True):
     """A row of `queues`, live or deleted."""
 
@@ -115,6 +124,10 @@ class CatalogRow(msgspec.Struct, frozen=True):
     generation: int
     record: QueueRecord
     token: str | None
+
+    def has(self, left: str, generation: int) -> bool:
+        """Does the live queue have what was noted as left? Then ending it was begun and not done."""
+        return self.live and generation >= (self.record.creation if left.endswith(AT) else self.generation)
 
 
 def row_of(name: str, values: Mapping[str, Value]) -> CatalogRow | None:
@@ -275,14 +288,15 @@ class Catalog:
         await self._clock.sleep(SETTLE_S)
         return record
 
-    async def purge(self, name: str, carry: Carry | None = None) -> QueueRecord:
-        """A new generation with the same options; the old one is left to be cleared. `carry` brings over what else
-        stays: it is awaited as soon as the new one lives."""
+    async def purge(self, name: str) -> QueueRecord:
+        """A new generation with the same options and groups; the old one is left to be cleared."""
 
         def successor(record: QueueRecord) -> QueueRecord:
-            return msgspec.structs.replace(record, generation=record.generation + 1, secret=self._secret())
+            return msgspec.structs.replace(
+                record, generation=record.generation + 1, secret=self._secret(), created_as=record.creation
+            )
 
-        return await self._end(name, successor, carry)
+        return await self._end(name, successor)
 
     async def delete(self, name: str) -> None:
         """Raises Conflict, naming them, if other queues' dead letters go there."""
@@ -292,14 +306,14 @@ class Catalog:
 
     async def leftovers(self) -> list[tuple[str, int, int]]:
         """Generations that are over everywhere, as (queue, generation, bucket size): nobody reserves ids in them, no
-        node's cached record names them."""
+        node's cached record names them. As QUEUE@: its groups of that creation."""
         over: list[tuple[str, int, int]] = []
         leaving = await self._leaving()
         self._left_since_s = {one: since_s for one, since_s in self._left_since_s.items() if one in leaving}
         for (queue, generation), bucket_size in leaving.items():
-            row = await self._row(queue)
-            if row is None or (row.live and row.generation <= generation):
-                continue  # ending it was begun and not done: it lives
+            row = await self._row(queue.removesuffix(AT))
+            if row is None or row.has(queue, generation):
+                continue
             since_s = self._left_since_s.get((queue, generation))
             if since_s is None:
                 await self._close_monoton(queue, generation)
@@ -359,9 +373,7 @@ class Catalog:
                 return after
         raise Overloaded(f"queue {name} is changed by too many at once: nothing was changed, try again")
 
-    async def _end(
-        self, name: str, successor: Callable[[QueueRecord], QueueRecord] | None, carry: Carry | None = None
-    ) -> QueueRecord:
+    async def _end(self, name: str, successor: Callable[[QueueRecord], QueueRecord] | None) -> QueueRecord:
         """End the live generation: (a) to (d) above. Without a successor the queue is deleted."""
         for attempt in range(ATTEMPTS):
             await self._clock.sleep(backoff_s(attempt, self._random))
@@ -370,11 +382,11 @@ class Catalog:
                 raise Conflict(f"dead letters of {', '.join(others)} go to {name}: change or delete {others[0]} first")
             after = successor(before.record) if successor else before.record
             await self._note(name, before.generation, before.record.options.bucket_size)
+            if successor is None and before.record.kind == "log":
+                await self._note(name + AT, before.record.creation, 0)
             if not await self._write(name, before, after, successor is not None, []):
                 continue
             try:
-                if carry is not None:
-                    await carry(before.record, after)
                 await self._close_monoton(name, before.generation)
             except StoreError as error:
                 raise Unknown(f"queue {name} was ended, but not yet on all nodes: {error.says}") from error

@@ -1,12 +1,13 @@
 """Consumer groups of a log queue.
 
-    log_groups (queue, generation) ▸ name      state live|deleted, record (JSON), token (a trail)
+    log_groups (queue, generation of its creation) ▸ name      state live|deleted, record (JSON), token (a trail)
 
     (none) ─create─▶ live, version 1 ─seek─▶ live, version 2 ─delete─▶ deleted ─create─▶ live, version 3 …
 
 A reader is a group in one version: "NAME/VERSION". All that is known of what a group has read lies under its reader, so
 a seek is a new reader that begins elsewhere; receipts of the one before are stale. Versions of a name only rise, so
-nothing of a deleted group appears in its successor. Its row goes when all extents that it can have read are gone
+nothing of a deleted group appears in its successor. Groups outlive a purge: the readers of each generation begin anew,
+since all else has the generation in its key. A group's row goes when all extents that it can have read are gone
 (`forget`): where each process has a group of its own, what they left is not read for ever.
 
 Nodes use a copy that was read less than CACHE_S ago, as for queues (`catalog`): who seeks, changes or deletes waits
@@ -16,7 +17,6 @@ SETTLE_S after it was applied; what begins after that uses the new record.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -151,8 +151,9 @@ def start_of(place: LogPlace, start: str | float) -> int:
 class Groups:
     """The groups of one queue, as this node knows them."""
 
-    def __init__(self, place: LogPlace) -> None:
+    def __init__(self, place: LogPlace, creation: int) -> None:
         self._place = place
+        self._partition: Key = (place.name, creation)
         self._cells: dict[str, Cell[Group]] = {}
         self._all: dict[str, Group] = {}
         self._sent_s = -1e9
@@ -175,13 +176,6 @@ class Groups:
             self._reading[1].add_done_callback(_heard)
         await asyncio.shield(self._reading[1])
 
-    async def carry(self, to: Groups) -> None:
-        """Those of a generation that was purged are groups of the next one, too."""
-        await self._known(self._place.clock.elapsed_s())
-        for group in [group for group in self._all.values() if group.live]:
-            with contextlib.suppress(Conflict):  # somebody was faster to make it anew
-                await to.create(group.name, group.start_ms, group.options)
-
     def get(self, name: str) -> Group | None:
         """As of the last look, however old."""
         return self._all.get(name)
@@ -191,7 +185,7 @@ class Groups:
             found: dict[str, Group] = {}
             after: Key | None = None
             while True:
-                page = await self._place.read_shared(Slice(LOG_GROUPS, self._place.partition, after=after, limit=PAGE))
+                page = await self._place.read_shared(Slice(LOG_GROUPS, self._partition, after=after, limit=PAGE))
                 for row in page.rows:
                     group = _decode(row.values)
                     if group.version:
@@ -290,9 +284,10 @@ class Groups:
         return await self._changed(name, command, settle=True)
 
     async def expire(self) -> None:
-        """Of an ended generation: the rows go some time."""
-        for group in await self.all():
-            await self._cell(group.name, EXPIRED_S).change(_ended)
+        """Of a deleted queue: the rows go some time, also those of groups that were deleted before it."""
+        await self._known(self._place.clock.elapsed_s())
+        for name in self._all:
+            await self._cell(name, EXPIRED_S).change(_ended)
 
     async def forget(self, oldest_ms: int) -> None:
         """Rows of groups that were deleted before the oldest extent was opened expire: nothing is kept under their
@@ -323,7 +318,7 @@ class Groups:
     def _cell(self, name: str, ttl_s: int | None = None) -> Cell[Group]:
         place = self._place
         return Cell(
-            place.everywhere, place.clock, place.random, LOG_GROUPS, place.partition, (name,), ("state", "record"),
+            place.everywhere, place.clock, place.random, LOG_GROUPS, self._partition, (name,), ("state", "record"),
             _decode, _encode, ttl_s=ttl_s,
         )  # fmt: skip
 
@@ -335,7 +330,9 @@ def _heard(task: asyncio.Task[dict[str, Group]]) -> None:
 
 
 def _ended(now: Group) -> tuple[Group, None]:
-    return (msgspec.structs.replace(now, live=False), None) if now.live else (now, None)
+    if not now.version or now.deleted_ms == FORGOTTEN:
+        return now, None
+    return msgspec.structs.replace(now, live=False, deleted_ms=FORGOTTEN), None
 
 
 def _forgotten(now: Group) -> tuple[Group, None]:

@@ -26,7 +26,7 @@ import msgspec
 
 from capellini.model.clock import Chance, Clock
 from capellini.model.errors import CapelliniError, Conflict, Unavailable
-from capellini.model.log import Appended
+from capellini.model.log import AT, Appended
 from capellini.model.options import LogOptions
 from capellini.queues.assignments import liking
 from capellini.queues.catalog import Catalog, QueueRecord
@@ -131,7 +131,7 @@ class LogKeeper:
         async def forward(node: str, chunk: bytes) -> Appended:
             return await queue.forward(node, chunk)
 
-        extents, groups, watcher = Extents(place), Groups(place), self._watching(place)
+        extents, groups, watcher = Extents(place), Groups(place, record.creation), self._watching(place)
         extents.on_change.append(self.soon.set)
         writers = Writers(place, extents, watcher, forward)
         readers = Readers(
@@ -212,7 +212,7 @@ class LogKeeper:
         if max(nodes, key=lambda node: liking(f"clear/{home.name}", node)) != home.lease.node:
             return
         for name, generation, bucket_size in await self._catalog.leftovers():
-            if not bucket_size:
+            if not bucket_size and not name.endswith(AT):
                 await clear_generation(self._place(name, generation, b"", LogOptions()), home.watcher)
 
     # The end
@@ -246,12 +246,16 @@ class LogKeeper:
                 log.info("queue %s: %s", queue.place.name, error.says)
 
     async def clear(self, name: str, generation: int) -> bool:
-        """Clear what a deleted or purged generation left (`Catalog.leftovers` names it with bucket size 0). True:
-        nothing is left."""
+        """Clear what a deleted or purged generation left (`Catalog.leftovers` names it with bucket size 0), or the
+        groups of a deleted queue (QUEUE@). True: nothing is left."""
+        place = self._place(name.removesuffix(AT), generation, b"", LogOptions(mode="cp"))
+        if name.endswith(AT):
+            await Groups(place, generation).expire()
+            return True
         queue = self._queues.pop((name, generation), None)
         if queue is not None:
             self._ended(queue)
-        cleared = await clear_generation(self._place(name, generation, b"", LogOptions(mode="cp")), self._watcher)
+        cleared = await clear_generation(place, self._watcher)
         if self._home is None or not self._home.name:
             return cleared
         at_home = self._place(name, generation, b"", LogOptions())

@@ -163,6 +163,5 @@ async def clear_generation(place: LogPlace, watcher: Watcher) -> bool:
         sealed = extent if extent.sealed else await extents.seal(extent, 0)
         await drop_extent(place, extents, sealed, rows)
         place.guards["extent of an ended generation cleared"] += 1
-    await Groups(place).expire()
     await expire_lanes(place)
     return not await extents.look() and await extents.nothing_abroad()
