@@ -77,7 +77,7 @@ def test_a_move_to_later_is_finished_by_whoever_reads_its_marker(monkeypatch: py
         first = await stage.held()
         id = await stage.put(first, delay_s=20.0)
 
-        async def lost(*args: Any) -> None:
+        async def lost(*args: Any, **more: Any) -> None:
             stage.nodes.crash(cast(Any, first))
             raise Unknown("the node is gone")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import httpx
@@ -12,9 +13,12 @@ from capellini.api.server import Server
 from capellini.model.clock import RealClock
 from capellini.model.errors import CapelliniError
 from capellini.model.message import Delivery, NewMessage
+from capellini.model.scheduling import TimedService
 from capellini.model.service import Done, Problem, Put
+from capellini.model.timed import MoveItem
 from capellini.node.node import Node
 from capellini.node.settings import Settings
+from capellini.queues.timed import changing
 from capellini.store import folder as folders
 from capellini.store.rocks import RocksStore
 
@@ -86,3 +90,99 @@ async def test_queues_are_emptied_and_removed_on_a_full_disk_and_none_is_made(tm
     await server.close(1.0)
     with_room(node, tmp_path, 1 << 40)
     await node.close()
+
+
+def _timed(node: Node) -> TimedService:
+    assert node.service.timed is not None
+    return node.service.timed
+
+
+async def _soon_and_later(node: Node) -> list[str]:
+    """The ids of a message that is due, and of one that nobody reads yet."""
+    await node.service.create("q", "timed")
+    results = await node.service.put("q", [NewMessage(b"now"), NewMessage(b"later", delay_s=7_200)])
+    return [each.id for each in results if isinstance(each, Put)]
+
+
+async def _waiting(node: Node) -> dict[str, bytes]:
+    return {each.id: each.body for each in await node.service.peek("q", 10)}
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["the_same_node", "a_node_that_wrote_nothing_yet"])
+async def test_timed_messages_are_cancelled_on_a_full_disk(tmp_path: Path, anew: bool) -> None:
+    settings = Settings(store=f"rocks:{tmp_path}/data", listen="127.0.0.1:0")
+    node = await Node.open(settings)
+    ids = await _soon_and_later(node)
+    if anew:
+        await node.close()
+        node = await Node.open(settings)
+    try:
+        async with asyncio.timeout(30):
+            while len(await _waiting(node)) < 2:
+                await asyncio.sleep(0.02)
+            with_room(node, tmp_path, folders.ACK_ROOM_BYTES - 1)
+            (refused,) = await _timed(node).cancel("q", ids[1:])
+            assert isinstance(refused, Problem) and refused.error == "full"
+            with_room(node, tmp_path, FREE)
+            answers = await _timed(node).cancel("q", ids)
+            assert [type(each) for each in answers] == [Done, Done]
+            assert await _waiting(node) == {}
+    finally:
+        with_room(node, tmp_path, 1 << 40)
+        await node.close()
+
+
+async def test_a_move_is_refused_on_a_full_disk_before_anything_is_begun(tmp_path: Path) -> None:
+    """It writes the message anew, as a put does."""
+    node = await Node.open(Settings(store=f"rocks:{tmp_path}/data", listen="127.0.0.1:0"))
+    try:
+        async with asyncio.timeout(30):
+            ids = await _soon_and_later(node)
+            while len(await _waiting(node)) < 2:
+                await asyncio.sleep(0.02)
+            with_room(node, tmp_path, FREE)
+            due_ms = int((time.time() + 3_600) * 1000)
+            answers = await _timed(node).move("q", [MoveItem(id, due_ms) for id in ids])
+            assert [each.error for each in answers if isinstance(each, Problem)] == ["full", "full"]
+            (soon,) = await got(node, "q", 1)
+            assert soon.body == b"now"
+            assert all(isinstance(each, Done) for each in await node.service.ack("q", [soon.receipt]))
+            with_room(node, tmp_path, 1 << 40)
+            (moved,) = await _timed(node).move("q", [MoveItem(ids[1], due_ms)])
+            assert isinstance(moved, Done) and await _waiting(node) == {ids[1]: b"later"}
+    finally:
+        with_room(node, tmp_path, 1 << 40)
+        await node.close()
+
+
+async def test_a_move_that_was_begun_is_finished_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds the shard next hands out nothing before it is."""
+    settings = Settings(store=f"rocks:{tmp_path}/data", listen="127.0.0.1:0")
+    node = await Node.open(settings)
+    begun = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    ids = await _soon_and_later(node)
+    await node.service.put("q", [NewMessage(b"another")])
+    while len(await _waiting(node)) < 3:
+        await asyncio.sleep(0.02)
+    with monkeypatch.context() as patch:
+        patch.setattr(changing, "note_move", never)  # it dies here
+        move = asyncio.create_task(_timed(node).move("q", [MoveItem(ids[0], int((time.time() + 3_600) * 1000))]))
+        await begun.wait()
+        move.cancel()
+        await node.close()
+    node = await Node.open(settings)
+    with_room(node, tmp_path, FREE)
+    try:
+        async with asyncio.timeout(30):
+            assert [each.body for each in await got(node, "q", 1)] == [b"another"]
+            assert sorted((await _waiting(node)).values()) == [b"another", b"later", b"now"]
+    finally:
+        with_room(node, tmp_path, 1 << 40)
+        await node.close()

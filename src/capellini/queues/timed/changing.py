@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from uuid import UUID
 
-from capellini.model.errors import Conflict, NotFound, StoreError, Unavailable, Unknown
+from capellini.model.errors import Conflict, Full, NotFound, StoreError, Unavailable, Unknown
 from capellini.queues.timed.acting import committed
 from capellini.queues.timed.desk import Message, State
 from capellini.queues.timed.holder import Holder
@@ -62,7 +62,9 @@ async def cancel(holder: Holder, id: UUID) -> None:
 
 
 async def move(holder: Holder, id: UUID, due_ms: int) -> int:
-    """The due it has now. Raises NotFound, Conflict, Unavailable or Unknown."""
+    """The due it has now. Raises NotFound, Conflict, Unavailable (Full) or Unknown."""
+    if holder.place.store.alone:  # it writes the message anew: where puts are refused, nothing is begun
+        await holder.place.store.check()
     await _in_turn(holder, id, lambda: _move(holder, id, due_ms))
     return due_ms
 
@@ -214,7 +216,7 @@ async def _settled_later(holder: Holder, left: TimedRow, moved: TimedRow | None,
         return left.position
     holder.place.guards["move finished by the next change"] += 1
     row = moved_row(left, there, ms_of_ticks(ticks_of(there)), left.deliveries)
-    await _surely(holder, lambda: write_rows(holder.place, [row]))
+    await _surely(holder, lambda: write_rows(holder.place, [row], begun=True))
     return there
 
 
@@ -279,7 +281,7 @@ async def _move_from_desk(holder: Holder, message: Message, due_ms: int) -> None
         await committed(holder, part, [message])
         await _surely(holder, lambda: note_move(holder.place, row, there, stamp), for_good=True)
         new = moved_row(row, there, due_ms, message.deliveries)
-        await _surely(holder, lambda: write_rows(holder.place, [new]), for_good=True)
+        await _surely(holder, lambda: write_rows(holder.place, [new], begun=True), for_good=True)
     try:
         await holder.finish(message)
     except Unavailable as error:  # the next holder finds it noted as moving, and finishes it
@@ -299,7 +301,7 @@ async def _move_unread(holder: Holder, position: UUID, due_ms: int) -> bool:
         later = ticks_of(there) > ticks_of(position)
 
         async def new() -> None:
-            await write_rows(holder.place, [moved_row(row, there, due_ms, row.deliveries)])
+            await write_rows(holder.place, [moved_row(row, there, due_ms, row.deliveries)], begun=True)
 
         async def marker() -> None:
             await mark_row(holder.place, position, max(due_ms, row.due_ms), stamp, moved_to=there)
@@ -337,6 +339,8 @@ async def _surely(
         except Unknown:
             begun = True
         except StoreError as error:
+            if isinstance(error, Full) and not begun and not for_good:
+                raise
             begun = begun or not isinstance(error, Unavailable)
         else:
             if holder.acts():

@@ -227,7 +227,7 @@ class Holder:
         """Make sure of the row that this one was moved to, and that it is found."""
         await note_move(self.place, row, position, self.stamp())
         if await read_row(self.place, position) is None:
-            await write_rows(self.place, [moved_row(row, position, moving.due_ms, moving.deliveries)])
+            await write_rows(self.place, [moved_row(row, position, moving.due_ms, moving.deliveries)], begun=True)
 
     async def finish(self, message: Message) -> None:
         """It is leaving; gone once that is durable."""

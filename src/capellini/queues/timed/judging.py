@@ -93,7 +93,7 @@ class Judging:
         if await read_row(self._place, there) is not None:
             return False
         self._place.guards["row of a move written by the reader"] += 1
-        await write_rows(self._place, [moved_row(row, there, ms_of_ticks(ticks_of(there)), row.deliveries)])
+        await write_rows(self._place, [moved_row(row, there, ms_of_ticks(ticks_of(there)), row.deliveries)], begun=True)
         return order_key(there) <= order_key(read_to)
 
     async def _moved_here(self, row: TimedRow) -> bool:

@@ -98,7 +98,8 @@ async def accepted(place: TimedPlace, key: str, row: TimedRow) -> bool:
     if state == (PUT, mine):
         return True
     if state == (CLAIMED, mine):
-        await write_rows(place, [row])  # its putter may be gone, and what this read saw the next one may not
+        # its putter may be gone, and what this read saw the next one may not
+        await write_rows(place, [row], begun=True)
     return await cell.change(lambda now: _accept(now, mine))
 
 

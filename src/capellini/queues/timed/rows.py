@@ -118,18 +118,19 @@ def partition_of(place: TimedPlace, position: UUID) -> Key:
     return (*place.partition, part, shard_in(position))
 
 
-async def write_rows(place: TimedPlace, rows: Sequence[TimedRow], new: bool = False) -> None:
-    """All of them, of one shard, one batch per partition. `new`: nobody has written them or knows of them. Raises
-    Unavailable only if none was written."""
+async def write_rows(place: TimedPlace, rows: Sequence[TimedRow], new: bool = False, begun: bool = False) -> None:
+    """All of them, of one shard, one batch per partition. `new`: nobody has written them or knows of them. `begun`:
+    readers wait for what they finish, so that a disk that is nearly full takes them, too. Raises Unavailable only if
+    none was written."""
     groups: dict[Key, list[TimedRow]] = {}
     for row in rows:
         groups.setdefault(partition_of(place, row.position), []).append(row)
     ends = {partition: max(row.due_ms for row in group) for partition, group in groups.items()}
-    await _listed(place, shard_in(rows[0].position), ends)
+    await _listed(place, shard_in(rows[0].position), ends, begun)
     writes = []
     for partition, group in groups.items():
         made = tuple([((row.position,), row_out(row)) for row in group])
-        batch = Batch(TIMED_ROWS, partition, made, ttl_s=place.ttl_s(ends[partition]), new=new)
+        batch = Batch(TIMED_ROWS, partition, made, ttl_s=place.ttl_s(ends[partition]), new=new, frees=begun)
         writes.append(place.store.write(batch))
     if len(writes) == 1:
         await writes[0]
@@ -143,14 +144,15 @@ async def write_rows(place: TimedPlace, rows: Sequence[TimedRow], new: bool = Fa
 
 
 async def mark_row(place: TimedPlace, position: UUID, due_ms: int, stamp: int, **marker: Value) -> None:
-    """`moved_to` the place itself: it stays here, whatever an earlier move may still say."""
+    """`moved_to` the place itself: it stays here, whatever an earlier move may still say. It takes next to no room, and
+    what is cancelled makes some."""
     rows: tuple[tuple[Key, dict[str, Value]], ...] = (((position,), dict(marker)),)
     partition, ttl_s = partition_of(place, position), place.ttl_s(due_ms)
-    await _listed(place, shard_in(position), {partition: due_ms})
-    await place.store.write(Batch(TIMED_ROWS, partition, rows, ttl_s=ttl_s, timestamp_us=stamp))
+    await _listed(place, shard_in(position), {partition: due_ms}, frees=True)
+    await place.store.write(Batch(TIMED_ROWS, partition, rows, ttl_s=ttl_s, timestamp_us=stamp, frees=True))
 
 
-async def _listed(place: TimedPlace, shard: int, ends: dict[Key, int]) -> None:
+async def _listed(place: TimedPlace, shard: int, ends: dict[Key, int], frees: bool) -> None:
     """Before anything is written into a part, its shard and then the part are on their lists: whoever works or clears
     the queue finds it, whatever becomes of this node. Once for each part in each node. `ends`: the latest due of what
     comes into each partition."""
@@ -160,7 +162,7 @@ async def _listed(place: TimedPlace, shard: int, ends: dict[Key, int]) -> None:
     await place.register(shard)
     rows: list[tuple[Key, dict[str, Value]]] = [((where[2],), {"first_ms": ends[where]}) for where in missing]
     ttl_s = place.ttl_s(max(ends[partition] for partition in missing))
-    await place.store.write(Batch(TIMED_PARTS, (*place.partition, shard), tuple(rows), ttl_s=ttl_s))
+    await place.store.write(Batch(TIMED_PARTS, (*place.partition, shard), tuple(rows), ttl_s=ttl_s, frees=frees))
     for partition in missing:
         place.saw_part(partition)
 
@@ -170,7 +172,7 @@ async def note_move(place: TimedPlace, row: TimedRow, there: UUID, stamp: int) -
     values: dict[str, Value] = {"position": there, "before": row.position}
     ttl_s = place.ttl_s(max(row.due_ms, ms_of_ticks(ticks_of(there))))
     partition = (*place.partition, row.id)
-    await place.store.write(Batch(TIMED_MOVED, partition, (((), values),), ttl_s=ttl_s, timestamp_us=stamp))
+    await place.store.write(Batch(TIMED_MOVED, partition, (((), values),), ttl_s=ttl_s, timestamp_us=stamp, frees=True))
 
 
 async def read_note(place: TimedPlace, id: UUID) -> tuple[UUID, UUID] | None:
