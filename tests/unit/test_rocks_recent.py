@@ -11,7 +11,9 @@ import pytest
 from capellini.model.clock import RealClock
 from capellini.model.errors import Invalid
 from capellini.store.interface import Batch, Cas, Change, Column, Key, Outcome, Slice, Table, Type, Value
+from capellini.store.layout import Plan
 from capellini.store.rocks import RocksStore
+from capellini.store.rocks.database import Space
 
 ROW: Final = Table(
     "row", "", (Column("p", Type.TEXT), Column("n", Type.INT)),
@@ -102,6 +104,24 @@ async def test_tables_with_the_same_key_object_are_told_apart(store: RocksStore)
     assert (await second.values(), await first.values()) == (
         {"state": "b", "token": "t2"}, {"state": "c", "token": "t3"},
     )  # fmt: skip
+
+
+async def test_a_drop_elsewhere_costs_it_no_look(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Key | None] = []
+    look = RocksStore._record
+
+    def counted(store: RocksStore, plan: Plan, prefix: bytes, space: Space | None, key: Key | None) -> bytes | None:
+        looks.append(key)
+        return look(store, plan, prefix, space, key)
+
+    monkeypatch.setattr(RocksStore, "_record", counted)
+    for number in range(2, 10):
+        await row.store.drop(row.table, ("elsewhere", number))
+        assert (await row.cas({"token": f"t{number}"}, {"state": "c", "token": f"t{number + 1}"})).applied
+    assert not looks
+    await row.store.drop(row.table, row.partition)
+    assert not (await row.cas({"token": "t10"}, {"state": "d", "token": "t11"})).applied
+    assert looks == [row.key]
 
 
 async def test_what_is_wrong_is_refused_as_at_first(row: Row) -> None:

@@ -268,7 +268,7 @@ class RocksStore(Store):
         plan = self._plan(table)
         self._writable(frees=True)
         prefix = plan.prefix(partition)
-        self._recent.clear()
+        self._forget(prefix)
         made, gone = self._batches.drop(plan, prefix, self._database.space(plan, prefix), timestamp_us)
         self._count(1, writes=1)
         self._apply(made)
