@@ -14,7 +14,7 @@ bucket's own state.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from capellini.model.clock import Chance, Clock
@@ -128,7 +128,8 @@ class Maintenance:
         for item in give_up:
             self.owned.discard(item)
             await self.assignments.give_up(item)
-        rows = await self.assignments.list()
+        changed = taken or give_up or not self._store.alone  # others take some meanwhile
+        rows = await self.assignments.list() if changed else self.assignments.rows
         self.owned = {item for item, row in rows.items() if self.assignments.mine(row)}
         gone = [item for item in rows if item != LEFTOVERS and item not in self._records]
         going = [item for item in gone[GONE_MOST:] if item in self.owned or LEFTOVERS in self.owned]
@@ -136,7 +137,9 @@ class Maintenance:
         for item in going[:FORGETS_PER_TURN]:
             await self.assignments.forget(item)
 
-    async def _all_queues(self) -> list[QueueRecord]:
+    async def _all_queues(self) -> Sequence[QueueRecord]:
+        if self._store.alone:
+            return await self._broker.catalog.all()
         records: list[QueueRecord] = []
         while page := await self._broker.catalog.queues(after=records[-1].name if records else ""):
             records += page

@@ -22,9 +22,10 @@ from capellini.node.background import Background
 from capellini.node.broker import Broker
 from capellini.node.maintenance import Maintenance
 from capellini.node.timed import TimedBroker
+from capellini.queues.assignments import Assignments
 from capellini.queues.resting import rest
 from capellini.queues.schedules import SHELVES, Schedule, Schedules
-from capellini.queues.timed.keeper import Listed, TimedKeeper
+from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.peers import Peers
 
 TURN_S: Final = 1.0
@@ -50,7 +51,7 @@ class Timekeeping:
         )  # fmt: skip
         self.broker = TimedBroker(broker, self.keeper)
         self.schedules: Schedules | None = None  # set by who puts the kinds together: ticks go to queues of any kind
-        self._shelves = Listed(store, clock, random, lease, watcher, SCOPE)
+        self._shelves = Assignments(store, clock, random, lease, watcher, SCOPE)
         self._mine: list[int] = []
         self._known: dict[int, list[Schedule]] = {}  # by shelf; read anew now and then, and after a change
         self._turn = 0

@@ -19,8 +19,9 @@ What fails, and what then happens
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -33,6 +34,7 @@ from capellini.store.interface import Cas, Change, Key, Slice, Store, Value
 from capellini.store.schema import ASSIGNMENTS
 
 TAKES_PER_TURN: Final = 16  # a node that starts fills up over a few turns, and leaves others theirs
+TAKES_ALONE: Final = 1_024  # where nobody else wants any; each costs a write, and others are served between them
 GIVES_PER_TURN: Final = 4  # moving what works costs more than being a little uneven
 PAGE: Final = 1_000
 
@@ -75,6 +77,8 @@ def fair_share(items: Iterable[str], live: Iterable[str], owners: Mapping[str, s
     if not nodes:
         return {}
     todo = sorted(set(items))
+    if len(nodes) == 1:
+        return dict.fromkeys(todo, nodes[0])
     least, richer = divmod(len(todo), len(nodes))
     held: dict[str, list[str]] = {node: [] for node in nodes}
     for item in todo:
@@ -114,6 +118,7 @@ class Assignments:
         self._store, self._clock, self._random = store, clock, random
         self._lease, self._watcher = lease, watcher
         self._partition: Key = (scope,)
+        self.rows: dict[str, Owned] = {}  # as they were listed last
         self.attempts = 0  # compare-and-sets to take
         self.refused = 0  # of them, lost to another
 
@@ -125,6 +130,7 @@ class Assignments:
             page = await self._store.read(Slice(ASSIGNMENTS, self._partition, after=after, limit=PAGE))
             found.update((str(row.key[0]), owned_of(str(row.key[0]), row.values)) for row in page.rows)
             if not page.more:
+                self.rows = found
                 return found
             after = page.rows[-1].key
 
@@ -177,12 +183,19 @@ class Assignments:
         plan = plan_of(self._lease.node, items, {*self._watcher.live(), self._lease.node}, owners)
         wanted = list(plan.take)
         self._random.shuffle(wanted)
-        taken: dict[str, int] = {}
-        for item in wanted[:TAKES_PER_TURN]:
-            epoch = await self.take(item)
-            if epoch is not None:
-                taken[item] = epoch
-        return taken, plan.give_up[:GIVES_PER_TURN]
+        if self._store.alone:
+            taken = await self._take_together(wanted[:TAKES_ALONE])
+        else:  # one after another: compare-and-sets on one partition hinder each other
+            taken = {item: await self.take(item) for item in wanted[:TAKES_PER_TURN]}
+        return {item: epoch for item, epoch in taken.items() if epoch is not None}, plan.give_up[:GIVES_PER_TURN]
+
+    async def _take_together(self, wanted: Sequence[str]) -> dict[str, int | None]:
+        """Those that wait together share an fsync."""
+        taken: dict[str, int | None] = {}
+        for first in range(0, len(wanted), TAKES_PER_TURN):
+            some = wanted[first : first + TAKES_PER_TURN]
+            taken.update(zip(some, await asyncio.gather(*map(self.take, some)), strict=True))
+        return taken
 
     def _lives(self, owned: Owned) -> bool:
         """Is its owner's incarnation the one that lives now, as far as this node knows? Of a node that came back under

@@ -7,7 +7,8 @@
 
 A queue's row stays when it is deleted: the next creation is generation + 1, and so is each purge. What belongs to a
 queue carries its generation in its key, so that nothing of a deleted queue appears in its successor. Whoever reads
-all rows, as each node does every second, passes over deleted ones and decodes nothing of them.
+all rows, as each node does every second, passes over deleted ones and decodes nothing of them; where no other process
+can change them they are read after a change only.
 
 Ending a generation (delete, purge)
 
@@ -37,7 +38,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -70,7 +71,7 @@ CLOSE_ATTEMPTS: Final = 40  # closing competes with every node's puts, and must 
 CLEARED_TTL_S: Final = 86_400  # a cleared note is kept for a day, for whoever wonders
 MOST_CHAIN: Final = 8  # dead letters of dead letters of …: more than this is a mistake
 PAGE: Final = 1_000
-DECODED: Final = 1_000  # records kept as they were decoded: all are read every few seconds, and seldom change
+DECODED: Final = 10_000  # records kept as they were decoded: all are read every few seconds, and seldom change
 CACHED_MOST: Final = 10_000  # records that are remembered; each is good for CACHE_S only
 
 
@@ -193,6 +194,8 @@ class Catalog:
         self._cache: dict[str, _Cached] = {}
         self._reads: dict[str, tuple[float, asyncio.Task[CatalogRow | None]]] = {}
         self._left_since_s: dict[tuple[str, int], float] = {}
+        self._all: tuple[QueueRecord, ...] | None = None  # as long as no other process can have changed them
+        self._changes = 0  # begun, or over
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -228,9 +231,21 @@ class Catalog:
             start = str(page.rows[-1].key[0]) + "\0"  # the least name above
         return found
 
+    async def all(self) -> Sequence[QueueRecord]:
+        """All live queues, by name."""
+        if self._all is None:
+            changes, rows = self._changes, await self._rows()
+            found = tuple(row.record for row in rows.values())
+            if not self._store.alone or changes != self._changes:
+                return found
+            self._all = found
+        return self._all
+
     async def logs(self) -> tuple[list[QueueRecord], bool]:
         """All live log queues, and whether these are all: in a data centre that is cut off they are those that go on
         there, as far as is known."""
+        if self._store.alone:
+            return [record for record in await self.all() if record.kind == "log"], True
         found: list[QueueRecord] = []
         all_sure, after = True, None
         while True:
@@ -410,13 +425,21 @@ class Catalog:
         changes = [Change((name,), {TOKEN: trail}, values)]
         changes += [Change((row.name,), {TOKEN: row.token}, {TOKEN: follow(row.token, mark)}) for row in chain]
         cas = Cas(QUEUES, REALM, tuple(changes))
-        if not (await settle_named(self._store, self._clock, cas, (name,), trail, mark)).applied:
-            return False
+        self._changed()
+        try:
+            if not (await settle_named(self._store, self._clock, cas, (name,), trail, mark)).applied:
+                return False
+        finally:
+            self._changed()
         if live:
             self._remember(record, sent_s)
         else:
             self._cache.pop(name, None)
         return True
+
+    def _changed(self) -> None:
+        """What was read before, or is being read, may be older."""
+        self._all, self._changes = None, self._changes + 1
 
     async def _note(self, queue: str, generation: int, bucket_size: int) -> None:
         """(a). Refused: the note is there, from an ending that was begun before."""

@@ -27,7 +27,7 @@ from capellini.model.clock import Chance, Clock
 from capellini.model.errors import Invalid, StoreError, Unavailable
 from capellini.model.options import TimedOptions
 from capellini.model.timed import ShardView
-from capellini.queues.assignments import TAKES_PER_TURN, Assignments, Owned, owned_of
+from capellini.queues.assignments import Assignments, Owned, owned_of
 from capellini.queues.catalog import Catalog, QueueRecord
 from capellini.queues.events import Events
 from capellini.queues.lease import Lease, Watcher
@@ -49,8 +49,6 @@ from capellini.store.interface import Cas, Change, Store, Value
 from capellini.store.schema import ASSIGNMENTS, TIMED_PARTS, TIMED_RECORDS, TIMED_ROWS
 
 SCOPE: Final = "timed"
-QUEUES_PAGE: Final = 1_000
-ROUNDS_ALONE: Final = 64  # of taking in one turn, where nobody else wants any
 LATE_SAMPLES: Final = 10_000  # of the last first deliveries: how late each was
 FORGOTTEN_S: Final = 86_400  # an ended generation's shards stay on the list for so long
 QUIT_S: Final = 5.0  # a holder that was told to stop may take so long to finish what it is at
@@ -78,11 +76,12 @@ class TimedKeeper:
         self._watcher = watcher
         self._max_skew_s = 0.0 if store.alone else max_skew_s
         self._peers, self._put_moved = peers, put_moved
-        self.assignments = Listed(store, clock, random, lease, watcher, SCOPE)
+        self.assignments = Assignments(store, clock, random, lease, watcher, SCOPE)
         self._queues: dict[Place, TimedQueue] = {}
         self._owners: dict[Place, Owners] = {}
         self._holders: dict[Place, dict[int, Holder]] = {}
         self._rows: dict[str, Owned] = {}
+        self._nodes: dict[Place, dict[int, str]] = {}  # the same by queue: who holds each shard
         self._worked: dict[str, int] = {}  # by item: the epoch that a holder was begun under
         self.soon = asyncio.Event()  # a turn should not wait: there is a shard that nobody has ever worked
         self.guards: Counter[str] = Counter()
@@ -106,7 +105,7 @@ class TimedKeeper:
         name, at = record.name, (record.name, record.generation)
         place = self._place(record.name, record.generation, record.secret_bytes, options)
         owners = self._owners.setdefault(at, Owners(self._lease.node))
-        self._learn(at, owners)
+        owners.nodes = self._nodes.setdefault(at, {})
 
         async def current() -> None:
             now = await self._catalog.live(name)
@@ -167,9 +166,7 @@ class TimedKeeper:
         """Learn who holds what, and take nothing: for a process that no other can reach."""
         if not self._owners:
             return  # it uses no timed queue
-        self._rows = await self.assignments.list()
-        for at, owners in self._owners.items():
-            self._learn(at, owners)
+        self._learn(await self.assignments.list())
 
     async def views(self) -> list[ShardView]:
         """Of the shards held here."""
@@ -186,19 +183,13 @@ class TimedKeeper:
         """Take a fair share of the shards, give up what is too much, stop what is not ours any more."""
         self.soon.clear()
         self._lease.require()
-        records = {(r.name, r.generation): r for r in await self._records()}
+        records = {(r.name, r.generation): r for r in await self._catalog.all() if r.kind == "timed"}
         items = {item_of(at, shard) for at, r in records.items() for shard in range(_options(r).shards)}
         items |= {item for item in self._rows if place_of(item)[0] in records}  # as of the last turn: they stay
-        give_up: tuple[str, ...] = ()
-        for _ in range(ROUNDS_ALONE if self._store.alone else 1):
-            taken, give_up = await self.assignments.turn(items)
-            if len(taken) < TAKES_PER_TURN:
-                break
+        taken, give_up = await self.assignments.turn(items)
         for item in give_up:
             await self._give_up(item)
-        self._rows = await self.assignments.list() if taken or give_up else self.assignments.rows
-        for at, owners in self._owners.items():
-            self._learn(at, owners)
+        self._learn(await self.assignments.list() if taken or give_up else self.assignments.rows)
         for at, record in records.items():
             if at in self._queues:
                 self._queues[at].place.options = _options(record)
@@ -208,16 +199,14 @@ class TimedKeeper:
         for at in [at for at in self._queues if at not in records and not self._holders.get(at)]:
             del self._queues[at], self._owners[at]
 
-    async def _records(self) -> list[QueueRecord]:
-        records: list[QueueRecord] = []
-        while True:
-            page = await self._catalog.queues(after=records[-1].name if records else "", limit=QUEUES_PAGE)
-            records += page
-            if len(page) < QUEUES_PAGE:
-                return [record for record in records if record.kind == "timed"]
-
-    def _learn(self, at: Place, owners: Owners) -> None:
-        owners.nodes = {place_of(item)[1]: owned.node for item, owned in self._rows.items() if place_of(item)[0] == at}
+    def _learn(self, rows: dict[str, Owned]) -> None:
+        """Each row is looked at once, however many queues there are."""
+        self._rows, self._nodes = rows, {}
+        for item, owned in rows.items():
+            at, shard = place_of(item)
+            self._nodes.setdefault(at, {})[shard] = owned.node
+        for at, owners in self._owners.items():
+            owners.nodes = self._nodes.setdefault(at, {})
 
     async def _stop_others(self, records: dict[Place, QueueRecord]) -> None:
         """Holders whose queue is over, whose shard is another's, or that ended by themselves."""
@@ -337,16 +326,6 @@ class TimedKeeper:
                 await self._store.drop(TIMED_RECORDS, partition_of(place, shard, row.epoch, row.run))
         await self._store.drop(TIMED_PARTS, (*place.partition, shard), timestamp_us=stamp_us)
         self.guards["shard of an ended generation cleared"] += 1
-
-
-class Listed(Assignments):
-    """Remembers what it listed last."""
-
-    rows: dict[str, Owned]
-
-    async def list(self) -> dict[str, Owned]:
-        self.rows = await super().list()
-        return self.rows
 
 
 def item_of(at: Place, shard: int) -> str:

@@ -1,0 +1,159 @@
+"""What a node on a folder does that nobody asked for, in counts: it must not grow faster than what there is to look
+after, nor with what was there once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from capellini.model.clock import RealClock
+from capellini.model.options import WorkOptions
+from capellini.node.broker import Broker
+from capellini.node.maintenance import Maintenance
+from capellini.node.node import Node
+from capellini.node.settings import Settings
+from capellini.queues import catalog as cataloguing
+from capellini.queues.assignments import TAKES_PER_TURN
+from capellini.queues.catalog import Catalog, QueueRecord, row_of
+from capellini.queues.timed import keeper as keeping
+from capellini.store.interface import Page, Slice
+from capellini.store.rocks import RocksStore
+from capellini.store.schema import TABLES
+
+DEADLINE_S = 30.0
+BEATS = 5
+SHARDS = 4 * TAKES_PER_TURN
+
+
+class NoWaiting(RealClock):
+    """What waits is over at once."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+async def opened(tmp_path: Path) -> RocksStore:
+    store = await RocksStore.open(tmp_path / "store", clock=RealClock())
+    await store.prepare(TABLES)
+    return store
+
+
+def reads_of(store: RocksStore, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Slices that are read from now on, by table."""
+    found: Counter[str] = Counter()
+    read = store.read
+
+    async def counted(slice: Slice) -> Page:
+        found[slice.table.name] += 1
+        return await read(slice)
+
+    monkeypatch.setattr(store, "read", counted)
+    return found
+
+
+async def test_queues_are_read_after_a_change_only_where_nobody_else_can_change_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(tmp_path)
+    catalog = Catalog(store, NoWaiting(), random.Random(1))
+
+    async def names() -> list[str]:
+        return [f"{record.name}/{record.generation}" for record in await catalog.all()]
+
+    assert await names() == []
+    for name, kind in (("b", "log"), ("a", "work"), ("c", "timed")):
+        await catalog.create(name, kind)
+    assert await names() == ["a/1", "b/1", "c/1"]
+    await catalog.purge("b")
+    await catalog.delete("a")
+    assert await names() == ["b/2", "c/1"]
+    await catalog.pause("c", gets=True)
+    assert [record.gets_paused for record in await catalog.all()] == [False, True]
+    reads = reads_of(store, monkeypatch)
+    for _ in range(3):
+        assert await names() == ["b/2", "c/1"]
+        assert [record.name for record in (await catalog.logs())[0]] == ["b"]
+    assert not reads
+    await store.close()
+
+
+def test_records_of_some_thousand_queues_are_decoded_once() -> None:
+    records = [QueueRecord(f"q{at}", "work", 1, WorkOptions(), 0.0, "") for at in range(5_000)]
+    rows = [{"generation": 1, "state": "live", "record": msgspec.json.encode(each).decode()} for each in records]
+    before = cataloguing._record_of.cache_info().misses
+    for _ in range(2):
+        assert all(row_of("q", values) for values in rows)
+    assert cataloguing._record_of.cache_info().misses == before + len(rows)
+
+
+async def test_a_look_at_what_is_to_be_repaired_lists_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(tmp_path)
+    clock, chance = RealClock(), random.Random(1)
+    broker = Broker(store, clock, chance, "n")
+    maintenance = Maintenance(store, clock, chance, broker, alone=True)
+    await maintenance.lease.start(alone=True)
+    for at in range(2 * TAKES_PER_TURN):
+        await broker.create(f"q{at}")
+    await maintenance._share()
+    assert len(maintenance.owned) == 2 * TAKES_PER_TURN + 1  # nobody else wants any
+    reads = reads_of(store, monkeypatch)
+    await maintenance._share()
+    assert (reads["assignments"], reads["queues"]) == (1, 0)
+    await maintenance.stop()
+    await store.close()
+
+
+async def test_shards_that_are_taken_together_share_lists_and_fsyncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"), begin=False)
+    assert isinstance(node.store, RocksStore)
+    try:
+        await node._maintenance.lease.start(alone=True)
+        await node.service.create("later", "timed", {"shards": SHARDS})
+        keeper, reads = node.kinds.timed.keeper, reads_of(node.store, monkeypatch)
+        synced = node.store.counts.fsyncs
+        await keeper.assignments.turn([f"later/1/{shard}" for shard in range(SHARDS)])
+        assert reads["assignments"] == 1 + SHARDS  # the list, and each as it is now
+        assert node.store.counts.fsyncs - synced <= 2 * SHARDS // TAKES_PER_TURN
+        assert (
+            len([one for one in (await keeper.assignments.list()).values() if keeper.assignments.mine(one)]) == SHARDS
+        )
+    finally:
+        await node.close()
+
+
+async def test_a_turn_looks_at_each_shard_a_few_times_however_many_queues_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"), begin=False)
+    try:
+        await node._maintenance.lease.start(alone=True)
+        queues = 40
+        for at in range(queues):
+            await node.service.create(f"later{at}", "timed", {"shards": 1})
+        keeper = node.kinds.timed.keeper
+        await keeper.turn()
+        assert len(keeper.held()) == queues
+        looks = 0
+
+        def counted(item: str) -> tuple[tuple[str, int], int]:
+            nonlocal looks
+            looks += 1
+            return place_of(item)
+
+        place_of = keeping.place_of
+        monkeypatch.setattr(keeping, "place_of", counted)
+        await keeper.turn()
+        assert queues <= looks <= 10 * queues
+        shards = await node.service.timed.shards("later7")  # type: ignore[union-attr]
+        assert [view.holder for view in shards] == [node._maintenance.lease.node]
+    finally:
+        await node.close()
