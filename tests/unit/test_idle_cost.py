@@ -20,6 +20,7 @@ from capellini.node.settings import Settings
 from capellini.queues import catalog as cataloguing
 from capellini.queues.assignments import TAKES_PER_TURN
 from capellini.queues.catalog import Catalog, QueueRecord, row_of
+from capellini.queues.lease import Lease, read_lease
 from capellini.queues.timed import keeper as keeping
 from capellini.store.interface import Page, Slice
 from capellini.store.rocks import RocksStore
@@ -54,6 +55,20 @@ def reads_of(store: RocksStore, monkeypatch: pytest.MonkeyPatch) -> Counter[str]
 
     monkeypatch.setattr(store, "read", counted)
     return found
+
+
+async def test_beats_of_a_node_that_is_alone_leave_the_disk_alone(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    lease = Lease(store, RealClock(), random.Random(1), "n", beat_s=0.01)
+    await lease.start(alone=True)
+    synced = store.counts.fsyncs
+    async with asyncio.timeout(DEADLINE_S):
+        while (row := await read_lease(store, "n")) is None or row.beat <= BEATS:
+            await asyncio.sleep(0.01)
+    assert store.counts.fsyncs == synced
+    await lease.stop()
+    assert store.counts.fsyncs == synced + 1
+    await store.close()
 
 
 async def test_queues_are_read_after_a_change_only_where_nobody_else_can_change_them(

@@ -152,7 +152,13 @@ async def change_lease(
         TOKEN: follow(trail, name),
     }
     over = after.state is not Row.LIVE and not home
-    cas = Cas(*_place(after.node, home), (Change(KEY, {TOKEN: trail}, values),), ttl_s=OVER_TTL_S if over else None)
+    beat = before is not None and (before.incarnation, before.state) == (after.incarnation, after.state)
+    cas = Cas(
+        *_place(after.node, home),
+        (Change(KEY, {TOKEN: trail}, values),),
+        ttl_s=OVER_TTL_S if over else None,
+        sync=not (beat and store.alone),  # nobody waits for it there, and an idle node leaves the disk alone
+    )
     return (await settle_named(store, clock, cas, KEY, trail, name)).applied
 
 
