@@ -10,8 +10,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.unit.test_work_repair import Ahead
 
 from capellini.model.clock import RealClock
+from capellini.model.message import NewMessage
 from capellini.model.options import WorkOptions
 from capellini.node.broker import Broker
 from capellini.node.maintenance import Maintenance
@@ -21,6 +23,7 @@ from capellini.queues import catalog as cataloguing
 from capellini.queues.assignments import TAKES_PER_TURN
 from capellini.queues.catalog import Catalog, QueueRecord, row_of
 from capellini.queues.lease import Lease, read_lease
+from capellini.queues.log.keeper import LOOK_TURNS_ALONE
 from capellini.queues.timed import keeper as keeping
 from capellini.store.interface import Page, Slice
 from capellini.store.rocks import RocksStore
@@ -170,5 +173,29 @@ async def test_a_turn_looks_at_each_shard_a_few_times_however_many_queues_there_
         assert queues <= looks <= 10 * queues
         shards = await node.service.timed.shards("later7")  # type: ignore[union-attr]
         assert [view.holder for view in shards] == [node._maintenance.lease.node]
+    finally:
+        await node.close()
+
+
+async def test_lists_of_idle_log_queues_are_seldom_read_where_nobody_else_can_change_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Ahead()
+    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"), clock, begin=False)
+    assert isinstance(node.store, RocksStore)
+    try:
+        await node._maintenance.lease.start(alone=True)
+        queues = 5
+        for at in range(queues):
+            await node.service.create(f"events{at}", "log")
+            await node.service.put(f"events{at}", [NewMessage(b"x")])
+            await node.service.log.create_group(f"events{at}", "g")  # type: ignore[union-attr]
+        keeper = node.kinds.log.keeper
+        await keeper.turn()
+        reads = reads_of(node.store, monkeypatch)
+        for _ in range(LOOK_TURNS_ALONE):
+            clock.passed_s += 1.0
+            await keeper.turn()
+        assert queues <= reads["log_extents"] <= 2 * queues
     finally:
         await node.close()

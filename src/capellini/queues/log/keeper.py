@@ -47,6 +47,7 @@ from capellini.queues.work.letters import PutMoved
 from capellini.queues.work.place import Gone
 from capellini.store.interface import Store
 
+LOOK_TURNS_ALONE: Final = 10  # lists that only this process changes are read for changes whose caller went away
 CLEAR_TURNS: Final = 10  # what ended generations left is looked for at every so many turns
 log: Final = logging.getLogger("capellini.log")
 
@@ -195,7 +196,8 @@ class LogKeeper:
 
     async def _turn(self, queue: LogQueue) -> None:
         watcher = self._watching(queue.place)
-        await queue.extents.look()
+        if not self._store.alone or not queue.extents.looked or self._turns % LOOK_TURNS_ALONE == 0:
+            await queue.extents.look()
         await seal_over(queue.place, queue.extents, watcher)
         await queue.scaling.turn()
         await queue.writers.turn()
