@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from tests.unit.test_work_repair import Ahead
 from capellini.model.clock import RealClock
 from capellini.model.message import NewMessage
 from capellini.model.options import WorkOptions
+from capellini.model.service import Put
 from capellini.node.broker import Broker
 from capellini.node.maintenance import Maintenance
 from capellini.node.node import Node
@@ -27,6 +29,7 @@ from capellini.queues.log.keeper import LOOK_TURNS_ALONE
 from capellini.queues.timed import keeper as keeping
 from capellini.store.interface import Page, Slice
 from capellini.store.rocks import RocksStore
+from capellini.store.rocks.batches import Batches
 from capellini.store.schema import TABLES
 
 DEADLINE_S = 30.0
@@ -197,5 +200,35 @@ async def test_lists_of_idle_log_queues_are_seldom_read_where_nobody_else_can_ch
             clock.passed_s += 1.0
             await keeper.turn()
         assert queues <= reads["log_extents"] <= 2 * queues
+    finally:
+        await node.close()
+
+
+async def test_what_is_written_again_above_the_horizon_is_not_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"))
+    messages = 100
+    try:
+        await node.service.create("later", "timed", {"shards": 1})
+        async with asyncio.timeout(DEADLINE_S):
+            while not (held := node.kinds.timed.keeper.held()) or held[0].serving.holder(0) is None:
+                await asyncio.sleep(0.05)
+        place, looks = held[0].place, 0
+        await node.service.put("later", [NewMessage(b"first")])
+        look = Batches._cells
+
+        def counted(self: Batches, *args: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return look(self, *args)
+
+        monkeypatch.setattr(Batches, "_cells", counted)
+        again = place.guards["put below the horizon written again"]
+        place.horizons.clear()  # as in a process that has just begun
+        results = await node.service.put("later", [NewMessage(b"x")] * messages)
+        assert all(isinstance(each, Put) for each in results)
+        assert place.guards["put below the horizon written again"] > again
+        assert looks < messages
     finally:
         await node.close()

@@ -151,7 +151,7 @@ class Putting:
         """True. Raises Unavailable when nothing was or will be written, Unknown when that is not known."""
         place = self._place
         lost = sent
-        new = not sent and all(row.key is None for row in rows)  # under a key others may have written them already
+        new = all(row.key is None for row in rows)  # under a key others may have written them already
         while place.clock.elapsed_s() < deadline_s:
             try:
                 await write_rows(place, rows, new)
