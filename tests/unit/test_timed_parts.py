@@ -14,10 +14,11 @@ from capellini.model.message import Entry
 from capellini.model.options import TimedOptions, check_change, options_of
 from capellini.queues.timed.desk import AROUND_BYTES, LIFE, STALE_ENTRIES, Desk, State
 from capellini.queues.timed.holder import PAGE_BYTES, page_rows
-from capellini.queues.timed.horizon import AHEAD_S, CALM_S, CALM_STEPS, IDLE_S, LEAD_S, Pace, next_step
+from capellini.queues.timed.horizon import AHEAD_S, CALM_S, CALM_STEPS, IDLE_ALONE_S, IDLE_S, LEAD_S, Pace, next_step
 from capellini.queues.timed.judging import Judging
 from capellini.queues.timed.positions import TICKS_PER_S, position_of, ticks_of_ms
 from capellini.queues.timed.proofs import Proof, proof_of, receipt_of
+from capellini.queues.timed.putting import COPY_WITHIN_S, PATIENCE_S
 from capellini.queues.timed.records import Change, Known, Moving, Snapshot, known_of, packed, unpacked
 from capellini.queues.timed.rows import PAGE_ROWS, TimedRow, order_key, row_in, row_out
 from capellini.store.interface import Row
@@ -62,6 +63,9 @@ def test_a_quiet_shard_reads_further_and_further_ahead_up_to_a_limit() -> None:
     ahead = [next_step(pace(horizon=NOW, quiet=quiet), 0.2)[0] - NOW for quiet in range(12)]
     assert ahead == sorted(ahead)
     assert ahead[-1] == int(IDLE_S * TICKS_PER_S)
+    alone = next_step(pace(horizon=NOW, quiet=9), 0.0, IDLE_ALONE_S)[0] - NOW
+    assert alone == int(IDLE_ALONE_S * TICKS_PER_S)
+    assert IDLE_S < IDLE_ALONE_S < COPY_WITHIN_S - PATIENCE_S  # a put that meets it still has time for a copy
 
 
 def test_a_putter_wakes_it_but_not_more_often_than_worth_its_while() -> None:

@@ -24,7 +24,15 @@ from capellini.queues.log.turns import Turns
 from capellini.queues.resting import rest
 from capellini.queues.timed.committing import GATHER_ITEMS, GATHER_RATE, Committing, Part
 from capellini.queues.timed.desk import Desk, Message, State, size_of
-from capellini.queues.timed.horizon import AHEAD_S, OPERATOR_EPOCH, WOKEN_EVERY_S, Pace, next_step, write_horizon
+from capellini.queues.timed.horizon import (
+    AHEAD_S,
+    IDLE_ALONE_S,
+    OPERATOR_EPOCH,
+    WOKEN_EVERY_S,
+    Pace,
+    next_step,
+    write_horizon,
+)
 from capellini.queues.timed.judging import Judging, moved_row
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import TICKS_PER_S, UNIX_TICKS, before, part_of, ticks_of
@@ -289,7 +297,10 @@ class Holder:
         since_s = clock.elapsed_s() - self._stepped_s
         barred = min((ticks for ticks in self._barred if ticks > self._confirmed), default=None)  # others were passed
         pace = Pace(self.place.now_ticks(), self._confirmed, self._woken, since_s, self._quiet, self._calm, barred)
-        horizon, wait_s = next_step(pace, 0.0 if self.place.store.alone else WOKEN_EVERY_S)
+        if self.place.store.alone:  # not all shards at the same time
+            horizon, wait_s = next_step(pace, 0.0, IDLE_ALONE_S * self.place.random.uniform(0.7, 1.0))
+        else:
+            horizon, wait_s = next_step(pace, WOKEN_EVERY_S)
         if not horizon:
             return wait_s
         self._stepped_s = clock.elapsed_s()

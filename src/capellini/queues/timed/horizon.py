@@ -15,8 +15,9 @@ shard's. An earlier holder's row that rises later does no harm: nobody reads by 
 
 The pace (`next_step`). The holder reads about a second ahead, so that a busy shard costs one write and one read a
 second; further where nothing is put that is due so soon. While nothing is there it reads further and further ahead,
-up to IDLE_S. What is put with a due before the horizon is placed above it, and its putter wakes the holder, which
-publishes a higher one and reads at once; for a while then it reads a second ahead again.
+up to IDLE_S; where all who put are in this process, to IDLE_ALONE_S. What is put with a due before the horizon is
+placed above it, and its putter wakes the holder, which publishes a higher one and reads at once; for a while then it
+reads a second ahead again.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ AHEAD_S: Final = 1.0  # read so far ahead at least
 CALM_S: Final = 2.5  # where nobody had to wake the holder for CALM_STEPS: what is put is due later than that
 CALM_STEPS: Final = 10  # some ten seconds
 IDLE_S: Final = 5.0  # so far at most, while nothing comes
+IDLE_ALONE_S: Final = 15.0  # the same where all who put are in this process; with a put's patience below COPY_WITHIN_S
 LEAD_S: Final = 0.15  # the next step is taken so long before the horizon is reached: longer than a step takes
 WOKEN_EVERY_S: Final = 0.2  # steps that putters ask for are taken no more often, where each is two requests
 
@@ -104,14 +106,14 @@ class Pace(msgspec.Struct, frozen=True):
     barred: int | None  # a position that must not be read yet: something is being written there
 
 
-def next_step(pace: Pace, woken_every_s: float) -> tuple[int, float]:
+def next_step(pace: Pace, woken_every_s: float, idle_s: float = IDLE_S) -> tuple[int, float]:
     """The horizon to publish now (0: none yet), and in how many seconds to decide again."""
     left_s = (pace.horizon - pace.now) / TICKS_PER_S - LEAD_S
     wanted = pace.woken > pace.horizon
     wait_s = min(left_s, woken_every_s - pace.since_s) if wanted else left_s
     if wait_s > 0:
         return 0, wait_s
-    ahead_s = min(IDLE_S, AHEAD_S * 2.0 ** min(pace.quiet, 8))
+    ahead_s = min(idle_s, AHEAD_S * 2.0 ** min(pace.quiet, 8))
     if pace.calm >= CALM_STEPS:
         ahead_s = max(ahead_s, CALM_S)
     horizon = max(pace.now + int(ahead_s * TICKS_PER_S), pace.woken, pace.horizon + 1)
