@@ -18,7 +18,7 @@ from capellini.model.message import NewMessage
 from capellini.model.options import WorkOptions
 from capellini.model.service import Put
 from capellini.node.broker import Broker
-from capellini.node.maintenance import Maintenance
+from capellini.node.maintenance import IDLE_S, Maintenance
 from capellini.node.node import Node
 from capellini.node.settings import Settings
 from capellini.queues import catalog as cataloguing
@@ -129,6 +129,40 @@ async def test_a_look_at_what_is_to_be_repaired_lists_nothing_twice(
     assert (reads["assignments"], reads["queues"]) == (1, 0)
     await maintenance.stop()
     await store.close()
+
+
+async def test_a_work_queue_that_was_used_and_is_empty_rests_until_its_list_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Ahead()
+    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"), clock, begin=False)
+    assert isinstance(node.store, RocksStore)
+    try:
+        maintenance, service = node._maintenance, node.service
+        await maintenance.lease.start(alone=True)
+        await service.create("jobs", options={"bucket_size": 10})
+
+        async def work(count: int) -> None:
+            await service.put("jobs", [NewMessage(b"x")] * count)
+            taken = await service.get("jobs", count)
+            assert len(await service.ack("jobs", [each.receipt for each in taken])) == count
+
+        async def turns(count: int) -> None:
+            for _ in range(count):
+                clock.passed_s += 1.0
+                await maintenance._repair()
+
+        await work(5)
+        await maintenance._share()
+        await turns(60)  # past the time at which what was delivered would have come back
+        reads = reads_of(node.store, monkeypatch)
+        await turns(40)
+        assert max(reads["pointers"], reads["buckets"]) <= 40 / IDLE_S + 1
+        await work(20)  # one bucket is done, and one more
+        await turns(2)
+        assert [view.listed for view in await service.buckets("jobs")] == ["open"]
+    finally:
+        await node.close()
 
 
 async def test_shards_that_are_taken_together_share_lists_and_fsyncs(

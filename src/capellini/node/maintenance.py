@@ -24,8 +24,10 @@ from capellini.node.background import Background
 from capellini.node.broker import KIND, Broker
 from capellini.queues.assignments import Assignments
 from capellini.queues.catalog import QueueRecord
+from capellini.queues.cell import Cell
 from capellini.queues.lease import Lease, Watcher
 from capellini.queues.work.place import Gone
+from capellini.queues.work.pointers import Pointers
 from capellini.store.interface import Store
 
 TURN_S: Final = 1.0
@@ -67,6 +69,7 @@ class Maintenance:
         self.doubled: str | None = None  # another process has this node's name: it says so
         self._records: dict[str, QueueRecord] = {}
         self._next_s: dict[str, float] = {}
+        self._rested: dict[str, tuple[Cell[Pointers], Pointers | None]] = {}  # its list, and how that was then
         self._uncleared_s: dict[tuple[str, int], float] = {}  # generations that failed, until then
         self._swept_s = 0.0
         self._background = Background(self._turns)
@@ -123,6 +126,7 @@ class Maintenance:
         queues = await self._all_queues()
         self._records = {f"queue:{record.name}": record for record in queues if record.kind == KIND}
         self._next_s = {item: at_s for item, at_s in self._next_s.items() if item in self._records}
+        self._rested = {item: rested for item, rested in self._rested.items() if item in self._records}
         taken, give_up = await self.assignments.turn([*self._records, LEFTOVERS])
         self.owned |= set(taken)
         for item in give_up:
@@ -149,14 +153,13 @@ class Maintenance:
         now_s = self._clock.elapsed_s()
         for item in sorted(self.owned):
             record = self._records.get(item)
-            if record is None or self._next_s.get(item, 0.0) > now_s or not self.lease.valid():
+            if record is None or not self._has_its_turn(item, now_s) or not self.lease.valid():
                 continue
             try:
                 queue = self._broker.opened(record)
                 await queue.repair.step()
-                pointers = queue.place.pointers.seen
-                idle = pointers is None or not pointers.listed
-                self._next_s[item] = now_s + (IDLE_S if idle else 0.0)
+                self._rested[item] = (queue.place.pointers, queue.place.pointers.seen)
+                self._next_s[item] = now_s + (IDLE_S if queue.repair.rests(IDLE_S) else 0.0)
             except Gone:
                 continue
             except StoreError as error:
@@ -164,6 +167,13 @@ class Maintenance:
             except Exception:
                 log.exception("repair of %s failed, and is tried again in %g s", record.name, FAILED_S)
                 self._next_s[item] = now_s + FAILED_S
+
+    def _has_its_turn(self, item: str, now_s: float) -> bool:
+        """Its time has come, or its list is another than when it was left to rest."""
+        if self._next_s.get(item, 0.0) <= now_s:
+            return True
+        pointers, rested = self._rested.get(item, (None, None))
+        return self._store.alone and pointers is not None and pointers.seen != rested
 
     async def _clear(self) -> None:
         now_s = self._clock.elapsed_s()

@@ -21,7 +21,7 @@ from typing import Final
 from capellini.queues.trail import TOKEN, follow, new_name, settle_named, text_of
 from capellini.queues.work import pointers as pointing
 from capellini.queues.work.block import Block
-from capellini.queues.work.bucket import standing, voided
+from capellini.queues.work.bucket import NEVER_MS, standing, voided
 from capellini.queues.work.expiring import Expiring
 from capellini.queues.work.offering import block_in
 from capellini.queues.work.place import MARKER_TTL_S, Dropped, Place, marker_out
@@ -71,6 +71,26 @@ class Repair:
                 await self._look_again(bucket)
         await self._expiring.step()
         return len(done)
+
+    def rests(self, seconds: float) -> bool:
+        """After a step: is nothing to be done for so long, unless this node sees the list change? Where others change
+        it, too, it is read to know."""
+        place, pointers = self._place, self._place.pointers.seen
+        if pointers is None or not pointers.listed:
+            return True
+        if place.options.ttl_s or not place.store.alone:
+            return False
+        due_ms = place.now_ms() + int(seconds * 1000) - LOOK_AFTER_MS
+        return all(
+            entry.kind == DROPPED
+            or (entry.kind not in (DONE, GAPS) and (entry.at_ms > due_ms or self._nothing_is_out(bucket)))
+            for bucket, entry in pointers.listed.items()
+        )
+
+    def _nothing_is_out(self, bucket: int) -> bool:
+        """Its time on the list is over, and was that of something that is finished: a get would put it right."""
+        runs = self._place.cell(bucket).seen
+        return runs is not None and standing(runs, self._place.size).next_ms == NEVER_MS
 
     async def _close_gaps(self, bucket: int) -> None:
         place = self._place
