@@ -4,6 +4,7 @@ after, nor with what was there once."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import Counter
 from pathlib import Path
@@ -27,6 +28,7 @@ from capellini.queues.catalog import Catalog, QueueRecord, row_of
 from capellini.queues.lease import Lease, read_lease
 from capellini.queues.log.keeper import LOOK_TURNS_ALONE
 from capellini.queues.timed import keeper as keeping
+from capellini.queues.timed.desk import Message
 from capellini.store.interface import Page, Slice
 from capellini.store.rocks import RocksStore
 from capellini.store.rocks.batches import Batches
@@ -61,6 +63,11 @@ def reads_of(store: RocksStore, monkeypatch: pytest.MonkeyPatch) -> Counter[str]
 
     monkeypatch.setattr(store, "read", counted)
     return found
+
+
+def in_memory(kind: type) -> int:
+    gc.collect()
+    return sum(isinstance(each, kind) for each in gc.get_objects())
 
 
 async def test_beats_of_a_node_that_is_alone_leave_the_disk_alone(tmp_path: Path) -> None:
@@ -264,5 +271,23 @@ async def test_what_is_written_again_above_the_horizon_is_not_looked_up(
         assert all(isinstance(each, Put) for each in results)
         assert place.guards["put below the horizon written again"] > again
         assert looks < messages
+    finally:
+        await node.close()
+
+
+async def test_what_was_acked_in_a_timed_queue_is_not_kept_in_memory(tmp_path: Path) -> None:
+    before = in_memory(Message)
+    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"))
+    messages = 100
+    try:
+        await node.service.create("later", "timed", {"shards": 2})
+        await node.service.put("later", [NewMessage(b"x")] * messages)
+        acked = 0
+        async with asyncio.timeout(DEADLINE_S):
+            while acked < messages:
+                taken = await node.service.get("later", messages, 1.0)
+                acked += len(await node.service.ack("later", [each.receipt for each in taken])) if taken else 0
+        await asyncio.sleep(0)
+        assert in_memory(Message) <= before
     finally:
         await node.close()

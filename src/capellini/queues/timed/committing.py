@@ -127,16 +127,20 @@ class Committing:
                 await self._next_run()
                 continue
             await self._gather()
-            group, self._waiting, self._items = self._waiting, [], 0
-            try:
-                await self._write(group)
-            except asyncio.CancelledError:
-                self._place.guards["not durable within the lease"] += 1
-                _tell(group, Unknown("this node stops holding the shard: it may have been done"))
-                raise
+            await self._write_waiting()
             least = max(self._place.snapshot_bytes, SNAPSHOT_SHARE * self._snapshot_bytes)
             if self._bytes > least and not self.stopped:
                 await self._next_run()
+
+    async def _write_waiting(self) -> None:
+        """Apart from `work`, which waits: what was finished, bodies and all, is not held by it until more comes."""
+        group, self._waiting, self._items = self._waiting, [], 0
+        try:
+            await self._write(group)
+        except asyncio.CancelledError:
+            self._place.guards["not durable within the lease"] += 1
+            _tell(group, Unknown("this node stops holding the shard: it may have been done"))
+            raise
 
     async def _gather(self) -> None:
         """Worth while only where a write is a request, and when more is about to come."""
