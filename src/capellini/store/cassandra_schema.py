@@ -22,6 +22,7 @@ creates the same. After the keyspace was dropped and made anew, ids are others: 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Final
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -33,7 +34,7 @@ from capellini.store.cassandra_session import NoRights, Session
 from capellini.store.interface import Level, Table, Type, Value
 from capellini.store.schema import SCHEMA_VERSION
 
-AGREEMENT_S: Final = 30.0  # nodes tell each other of a change within seconds; past that something is broken
+AGREEMENT_S: Final = 90.0  # nodes tell each other of a change within seconds; what was lost they ask for every minute
 ALL_AGREE_S: Final = 5.0  # so long all of them are waited for; then a majority does: one that is down tells old news
 POLL_S: Final = 0.2
 USUAL_COPIES: Final = 3
@@ -42,6 +43,7 @@ OURS: Final = "capellini"  # the key of the version row
 # The statements that lead from a version to the next, `{keyspace}` filled in; each harmless to repeat.
 MIGRATIONS: Final[Mapping[int, tuple[str, ...]]] = {}
 PAUSES_S: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0)  # between attempts: as long as a node takes to come back
+log: Final = logging.getLogger("capellini.store")
 
 
 async def ensure(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock, writes: bool = True) -> None:
@@ -157,7 +159,7 @@ async def _columns(session: Session, table: Table) -> dict[str, tuple[str, str]]
 async def _agreement(session: Session, clock: Clock) -> None:
     """Wait until all nodes have the same schema; after a while a majority will do: a node that is down keeps its last
     version in the list, and learns when it is up. Raises CannotOpen."""
-    started_s = clock.elapsed_s()
+    started_s, told = clock.elapsed_s(), False
     while True:
         local = await session.read("SELECT schema_version FROM system.local", [], Level.ONE)
         peers = await session.read("SELECT schema_version FROM system.peers_v2", [], Level.ONE)
@@ -165,6 +167,11 @@ async def _agreement(session: Session, clock: Clock) -> None:
         agreed, waited_s = versions.count(versions[0]), clock.elapsed_s() - started_s
         if agreed == len(versions) or (waited_s > ALL_AGREE_S and 2 * agreed > len(versions)):
             return
+        if not told and waited_s > ALL_AGREE_S:
+            told = True
+            log.warning(
+                "waiting for the nodes of %s to agree on the schema, for %g s at most", session.address, AGREEMENT_S
+            )
         if waited_s > AGREEMENT_S:
             raise CannotOpen(f"the nodes of {session.address} disagree on the schema: see `nodetool describecluster`")
         await clock.sleep(POLL_S)
