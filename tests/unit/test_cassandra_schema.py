@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 from acsylla import errors as driver
@@ -42,7 +43,8 @@ class Cluster(Session):
         super().__init__(address, clock, None, "dc", {"dc": ["127.0.0.1", "127.0.0.2", "127.0.0.3"]})
         self.clock = clock
         self.keyspace = False
-        self.tables: set[str] = set()
+        self.changed_us = 0  # as a keyspace's row says: with each change of a table it is another
+        self.ids: dict[str, str] = {}  # of each table, in the order in which they were made
         self.version: int | None = None
         self.change_failures: list[StoreError] = []
         self.cas_failures: list[StoreError] = []
@@ -66,6 +68,16 @@ class Cluster(Session):
             return [["other"]] * strays + [["one"]] * (2 - strays)
         return [] if self.version is None else [[self.version]]
 
+    async def asked(self, texts: Sequence[str]) -> list[Rows]:
+        """One host's answers about the keyspace and the version table."""
+        assert "writetime" in texts[0] and cql.VERSIONS.name in texts[1]
+        id = self.ids.get(cql.VERSIONS.name)
+        return [[[self.changed_us]] if self.keyspace else [], [] if id is None else [[id]]]
+
+    @property
+    def tables(self) -> set[str]:
+        return set(self.ids)
+
     async def prepare(self, text: str) -> Any:
         return text
 
@@ -81,10 +93,12 @@ class Cluster(Session):
         self.changes += 1
         if self.change_failures:
             raise self.change_failures.pop(0)
+        self.changed_us += 1
         if text.startswith("CREATE KEYSPACE"):
             self.keyspace = True
-        else:
-            self.tables |= {table.name for table in (cql.VERSIONS, *TABLES) if cql.place("k", table) + " (" in text}
+            return
+        (table,) = [table.name for table in (cql.VERSIONS, *TABLES) if cql.place("k", table) + " (" in text]
+        self.ids.setdefault(table, text.partition(" WITH id = ")[2].partition("\n")[0])
 
 
 async def test_a_change_that_meets_nodes_without_agreement_is_repeated() -> None:
@@ -96,6 +110,18 @@ async def test_a_change_that_meets_nodes_without_agreement_is_repeated() -> None
     assert cluster.tables == {table.name for table in (cql.VERSIONS, *TABLES)}
     assert cluster.version == SCHEMA_VERSION
     assert clock.slept_s >= 3 * min(cassandra_schema.PAUSES_S)
+
+
+async def test_tables_have_the_ids_that_they_would_have_had_however_far_somebody_got_before() -> None:
+    whole = Cluster(HurriedClock())
+    await cassandra_schema.ensure(whole, TABLES, True, whole.clock)
+    assert next(iter(whole.ids)) == cql.VERSIONS.name and len({*whole.ids.values()}) == len(TABLES) + 1
+    for done in range(len(TABLES) + 2):  # each change tells another time of the keyspace
+        begun = Cluster(HurriedClock())
+        begun.keyspace, begun.changed_us = True, 1 + done
+        begun.ids = dict([*whole.ids.items()][:done])
+        await cassandra_schema.ensure(begun, TABLES, True, begun.clock)
+        assert begun.ids == whole.ids
 
 
 async def test_nothing_is_changed_before_the_nodes_agree() -> None:
@@ -129,7 +155,7 @@ async def test_repeating_ends_with_what_the_last_attempt_met() -> None:
     clock = HurriedClock()
     cluster = Cluster(clock)
     cluster.keyspace = True
-    cluster.tables = {table.name for table in (cql.VERSIONS, *TABLES)}
+    cluster.ids = {table.name: str(UUID(int=at)) for at, table in enumerate((cql.VERSIONS, *TABLES))}
     cluster.cas_failures = [DISAGREED] * 100
     with pytest.raises(CannotOpen, match=r"does not work: .*INCOMPATIBLE_SCHEMA.*try again when its nodes agree"):
         await cassandra_schema.ensure(cluster, TABLES, True, clock)

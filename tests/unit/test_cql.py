@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from capellini.store import cql, schema
-from capellini.store.cassandra_schema import table_id
+from capellini.store.cassandra_schema import root_id
 from capellini.store.interface import ABSENT, Change, Column, Slice, Table, Type
 
 EVENTS = Table(
@@ -34,7 +34,7 @@ def test_a_table_is_created_with_its_key_statics_comment_and_time_windows() -> N
 
 
 def test_all_who_create_a_table_of_one_keyspace_give_it_the_same_id_and_another_keyspace_another() -> None:
-    ids = [table_id(*each) for each in (("ks", 7, "events"), ("ks", 7, "events"), ("ks", 8, "events"), ("ks", 7, "e"))]
+    ids = [root_id(*each) for each in (("ks", 7), ("ks", 7), ("ks", 8), ("other", 7))]
     assert ids[0] == ids[1] and len(set(ids)) == 3
     assert f") WITH id = {ids[0]}\n   AND comment" in cql.create_table("ks", EVENTS, ids[0])
 

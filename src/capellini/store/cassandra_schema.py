@@ -14,9 +14,10 @@ Nodes tell each other of a change, and until they have, one that does not know a
 they agree, nothing is used before they agree again, and what fails all the same is repeated, each time from the top.
 
 A table that two coordinators create at once would be two tables, each known to some of the nodes: Cassandra gives each
-an id of its own (CASSANDRA-9424). All go by way of one host, but when that one is away for some of us it is not one. So
-the id is given: it follows from when the keyspace was made and the name of the table, and whoever creates a table
-creates the same. After the keyspace was dropped and made anew, ids are others: nothing of the old tables is in them.
+an id of its own (CASSANDRA-9424). All of a data centre go by way of one host, but when that one is away for some of us
+it is not one. So the id is given: that of the version table follows from when the keyspace was made, those of the
+others from that id, and whoever creates a table creates the same. After the keyspace was dropped and made anew, ids are
+others: nothing of the old tables is in them.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ async def _ensure(session: Session, tables: tuple[Table, ...], create: bool, clo
         )
     if version is not None and version < SCHEMA_VERSION:
         await _migrate(session, version, create)
-    await _ensure_tables(session, (cql.VERSIONS, *tables), create)
+    await _ensure_tables(session, (cql.VERSIONS, *tables), create, clock)
     await _agreement(session, clock)
     if version is None:
         await _set_version(session, None, SCHEMA_VERSION)
@@ -110,39 +111,51 @@ def usual_replication(nodes: int) -> str:
     return str(max(1, min(USUAL_COPIES, nodes)))
 
 
-async def _ensure_tables(session: Session, tables: tuple[Table, ...], create: bool) -> None:
-    """All at a time: after each change the driver waits a second or so until every node tells of it, and one such wait
-    does for all. They go through one coordinator, which makes one table after the other."""
-    made_us = await _made_us(session)
+async def _ensure_tables(session: Session, tables: tuple[Table, ...], create: bool, clock: Clock) -> None:
+    """The version table first, since the ids of the others follow from its id. Those all at a time: after each change
+    the driver waits a second or so until every node tells of it, and one such wait does for all. They go through one
+    coordinator, which makes one table after the other."""
+    root, there = await _root(session)
+    if not there:
+        await _ensure_table(session, cql.VERSIONS, create, root)
+        await _agreement(session, clock)
     done = await asyncio.gather(
-        *(_ensure_table(session, table, create, made_us) for table in tables), return_exceptions=True
+        *(_ensure_table(session, table, create, uuid5(root, table.name)) for table in tables), return_exceptions=True
     )
     for failed in done:
         if failed is not None:
             raise failed
 
 
-async def _made_us(session: Session) -> int:
-    """When the keyspace was made or changed last; the nodes agree on it."""
-    text = "SELECT writetime(durable_writes) FROM system_schema.keyspaces WHERE keyspace_name = ?"
-    rows = await session.read(text, [session.address.keyspace], Level.ONE)
-    if not rows:
+async def _root(session: Session) -> tuple[UUID, bool]:
+    """The id of the version table, and whether it is there. If not, it follows from when the keyspace was made: so says
+    its row until the first table is created, which changes it. One host is asked, and first for the time: where that
+    is a later one, the table is there, too."""
+    where = f"WHERE keyspace_name = '{session.address.keyspace}'"
+    times, ids = await session.asked(
+        (
+            f"SELECT writetime(durable_writes) FROM system_schema.keyspaces {where}",
+            f"SELECT id FROM system_schema.tables {where} AND table_name = '{cql.VERSIONS.name}'",
+        )
+    )
+    if ids:
+        return UUID(str(ids[0][0])), True
+    if not times:
         raise Unavailable(f"a node does not know keyspace {session.address.keyspace} yet")
-    made_us: int = rows[0][0]
-    return made_us
+    return root_id(session.address.keyspace, times[0][0]), False
 
 
-def table_id(keyspace: str, made_us: int, table: str) -> UUID:
-    return uuid5(NAMESPACE_OID, f"capellini/{keyspace}/{made_us}/{table}")
+def root_id(keyspace: str, made_us: int) -> UUID:
+    return uuid5(NAMESPACE_OID, f"capellini/{keyspace}/{made_us}")
 
 
-async def _ensure_table(session: Session, table: Table, create: bool, made_us: int) -> None:
+async def _ensure_table(session: Session, table: Table, create: bool, id: UUID) -> None:
     keyspace = session.address.keyspace
     found = await _columns(session, table)
     if not found:
         if not create:
             raise CannotOpen(f"table {keyspace}.{table.name} does not exist: create it, or let Capellini do it")
-        text = cql.create_table(keyspace, table, table_id(keyspace, made_us, table.name))
+        text = cql.create_table(keyspace, table, id)
         await session.change_schema(text, f"create tables in keyspace {keyspace}")
     elif wrong := cql.faults(table, found):
         raise CannotOpen(

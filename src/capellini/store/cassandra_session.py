@@ -164,19 +164,24 @@ class Session:
     async def members(self) -> Rows:
         """All servers as one of them tells: address, data centre, rack, tokens, partitioner (of the one only). Raises
         Unavailable."""
+        member, members = await self.asked((_MEMBER, _MEMBERS))  # of the same host: its peers are all but itself
+        return [[*row, None][:5] for row in (*member, *members)]
+
+    async def asked(self, texts: Sequence[str]) -> list[Rows]:
+        """What one host says of itself: the same one for all questions, in their order. Raises Unavailable."""
         failure: CapelliniError = Unavailable(f"{self.address} has no nodes")
         first = next(self._turns)
         for turn in range(len(self.hosts)):
             host = self.hosts[(first + turn) % len(self.hosts)]
-            rows: Rows = []
+            answers: list[Rows] = []
             try:
-                for text in (_MEMBER, _MEMBERS):  # both of the same host: its peers are all but itself
+                for text in texts:
                     statement = acsylla.create_statement(
                         text, timeout=self.address.timeout_s / 2, execution_profile=_at(host)
                     )
                     self.counts.requests += 1
-                    rows += [row.as_list() for row in await self._inner.execute(statement)]
-                return [[*row, None][:5] for row in rows]
+                    answers.append([row.as_list() for row in await self._inner.execute(statement)])
+                return answers
             except driver.CassException as error:
                 failure = meaning(error, Kind.READ)
         raise failure
