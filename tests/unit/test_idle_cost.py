@@ -7,6 +7,8 @@ import asyncio
 import gc
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,18 @@ async def opened(tmp_path: Path) -> RocksStore:
     store = await RocksStore.open(tmp_path / "store", clock=RealClock())
     await store.prepare(TABLES)
     return store
+
+
+@asynccontextmanager
+async def turned_by_hand(folder: Path, clock: RealClock) -> AsyncIterator[tuple[Node, RocksStore]]:
+    """A node that does nothing by itself, and holds its lease."""
+    node = await Node.open(Settings(store=f"rocks:{folder / 'store'}", events="none"), clock, begin=False)
+    try:
+        assert isinstance(node.store, RocksStore)
+        await node._maintenance.lease.start(alone=True)
+        yield node, node.store
+    finally:
+        await node.close()
 
 
 def reads_of(store: RocksStore, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
@@ -142,11 +156,8 @@ async def test_a_work_queue_that_was_used_and_is_empty_rests_until_its_list_chan
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Ahead()
-    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"), clock, begin=False)
-    assert isinstance(node.store, RocksStore)
-    try:
+    async with turned_by_hand(tmp_path, clock) as (node, store):
         maintenance, service = node._maintenance, node.service
-        await maintenance.lease.start(alone=True)
         await service.create("jobs", options={"bucket_size": 10})
 
         async def work(count: int) -> None:
@@ -162,42 +173,33 @@ async def test_a_work_queue_that_was_used_and_is_empty_rests_until_its_list_chan
         await work(5)
         await maintenance._share()
         await turns(60)  # past the time at which what was delivered would have come back
-        reads = reads_of(node.store, monkeypatch)
+        reads = reads_of(store, monkeypatch)
         await turns(40)
         assert max(reads["pointers"], reads["buckets"]) <= 40 / IDLE_S + 1
         await work(20)  # one bucket is done, and one more
         await turns(2)
         assert [view.listed for view in await service.buckets("jobs")] == ["open"]
-    finally:
-        await node.close()
 
 
 async def test_shards_that_are_taken_together_share_lists_and_fsyncs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"), begin=False)
-    assert isinstance(node.store, RocksStore)
-    try:
-        await node._maintenance.lease.start(alone=True)
+    async with turned_by_hand(tmp_path, RealClock()) as (node, store):
         await node.service.create("later", "timed", {"shards": SHARDS})
-        keeper, reads = node.kinds.timed.keeper, reads_of(node.store, monkeypatch)
-        synced = node.store.counts.fsyncs
+        keeper, reads = node.kinds.timed.keeper, reads_of(store, monkeypatch)
+        synced = store.counts.fsyncs
         await keeper.assignments.turn([f"later/1/{shard}" for shard in range(SHARDS)])
         assert reads["assignments"] == 1 + SHARDS  # the list, and each as it is now
-        assert node.store.counts.fsyncs - synced <= 2 * SHARDS // TAKES_PER_TURN
+        assert store.counts.fsyncs - synced <= 2 * SHARDS // TAKES_PER_TURN
         assert (
             len([one for one in (await keeper.assignments.list()).values() if keeper.assignments.mine(one)]) == SHARDS
         )
-    finally:
-        await node.close()
 
 
 async def test_a_turn_looks_at_each_shard_a_few_times_however_many_queues_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"), begin=False)
-    try:
-        await node._maintenance.lease.start(alone=True)
+    async with turned_by_hand(tmp_path, RealClock()) as (node, _):
         queues = 40
         for at in range(queues):
             await node.service.create(f"later{at}", "timed", {"shards": 1})
@@ -217,18 +219,13 @@ async def test_a_turn_looks_at_each_shard_a_few_times_however_many_queues_there_
         assert queues <= looks <= 10 * queues
         shards = await node.service.timed.shards("later7")  # type: ignore[union-attr]
         assert [view.holder for view in shards] == [node._maintenance.lease.node]
-    finally:
-        await node.close()
 
 
 async def test_lists_of_idle_log_queues_are_seldom_read_where_nobody_else_can_change_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Ahead()
-    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"), clock, begin=False)
-    assert isinstance(node.store, RocksStore)
-    try:
-        await node._maintenance.lease.start(alone=True)
+    async with turned_by_hand(tmp_path, clock) as (node, store):
         queues = 5
         for at in range(queues):
             await node.service.create(f"events{at}", "log")
@@ -236,13 +233,11 @@ async def test_lists_of_idle_log_queues_are_seldom_read_where_nobody_else_can_ch
             await node.service.log.create_group(f"events{at}", "g")  # type: ignore[union-attr]
         keeper = node.kinds.log.keeper
         await keeper.turn()
-        reads = reads_of(node.store, monkeypatch)
+        reads = reads_of(store, monkeypatch)
         for _ in range(LOOK_TURNS_ALONE):
             clock.passed_s += 1.0
             await keeper.turn()
         assert queues <= reads["log_extents"] <= 2 * queues
-    finally:
-        await node.close()
 
 
 async def test_what_is_written_again_above_the_horizon_is_not_looked_up(
