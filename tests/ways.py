@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from capellini.model.errors import Unavailable
 from capellini.pipeline.source.ways import Way
-from capellini.queues.catalog import REALM
+from capellini.queues.ending import REALM
 from capellini.store.interface import Slice
 from capellini.store.schema import QUEUES
 

@@ -10,7 +10,7 @@ from tests.simulation.planting import Bed, Patch
 from capellini.model.errors import CapelliniError, Unknown
 from capellini.model.receipts import parse_receipt
 from capellini.node import broker
-from capellini.queues import catalog, cell, trail
+from capellini.queues import catalog, cell, ending, trail
 from capellini.queues.work import bucket, keyed, letters, place, putting, queue, reading, repair
 from capellini.queues.work.runs import FRESH, HIDDEN, Run, changed
 from capellini.store.interface import Cas
@@ -267,5 +267,5 @@ def monoton_of_an_ended_generation_left_open(patch: Patch) -> None:
     async def open_still(self: Any, queue: str, generation: int) -> None:
         return None
 
-    patch(catalog.Catalog, "_close_monoton", open_still)
+    patch(ending.Endings, "close_monoton", open_still)
     patch(catalog, "CACHE_S", 5.0)

@@ -85,7 +85,7 @@ async def test_queues_are_emptied_and_removed_on_a_full_disk_and_none_is_made(tm
             assert (await http.get(f"/{kind}/statistics")).json()["ready"] == 0
             assert (await http.delete(f"/{kind}")).status_code == 204
         async with asyncio.timeout(60):
-            while await node.service._work.catalog._leaving():
+            while await node.service._work.catalog._endings._leaving():
                 await asyncio.sleep(0.1)
     await server.close(1.0)
     with_room(node, tmp_path, 1 << 40)

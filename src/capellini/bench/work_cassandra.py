@@ -34,7 +34,7 @@ from capellini.model.options import WorkOptions
 from capellini.model.service import Service
 from capellini.node.node import Node
 from capellini.node.settings import Settings
-from capellini.queues.catalog import REALM
+from capellini.queues.ending import REALM
 from capellini.queues.work import pointers as pointing
 from capellini.store.cassandra import CassandraStore
 from capellini.store.interface import ABSENT, Cas, Change, Slice, Store

@@ -21,7 +21,8 @@ from capellini.proof.log_history import BURIED_BY, Version
 from capellini.proof.log_plan import LogPlan
 from capellini.proof.nodes import Node, Nodes
 from capellini.proof.timed_nodes import BEAT_S, LEASE_S
-from capellini.queues.catalog import PAGE, Catalog, QueueRecord
+from capellini.queues.catalog import Catalog, QueueRecord
+from capellini.queues.ending import PAGE
 from capellini.queues.lease import Lease, Watcher
 from capellini.queues.log.homes import Home
 from capellini.queues.log.keeper import LogKeeper

@@ -1,27 +1,17 @@
-"""The catalog: which queues there are, what they are, and how they end.
+"""The catalog: which queues there are, and what they are.
 
     queues (realm "all") ▸ name            kind, generation, state live|deleted, record (JSON), token (a trail)
-    left   (realm "all") ▸ queue, gen.     state leaving|cleared, token; as QUEUE@: its groups, if it is a log
-    monoton (queue, generation)            closed here when its generation ends, so that nobody reserves ids any more;
-                                           expires OVER_TTL_S after the generation was cleared
 
 A queue's row stays when it is deleted: the next creation is generation + 1, and so is each purge. What belongs to a
 queue carries its generation in its key, so that nothing of a deleted queue appears in its successor. Whoever reads
 all rows, as each node does every second, passes over deleted ones and decodes nothing of them; where no other process
 can change them they are read after a change only.
 
-Ending a generation (delete, purge)
-
-    (a) note it in `left` ─▶ (b) queues row: deleted, or generation + 1 ─▶ (c) close its monoton ─▶ (d) wait SETTLE_S
-
-A crash after (a) leaves a note about a live generation: `leftovers` does not name it. A crash after (b) leaves a note
-whose monoton is open: `leftovers` closes it before naming it, and waits (d) on its own clock. Clearing is the queue
-kind's job.
-
-What outlives a purge, the groups of a log queue, lies under the generation of the queue's creation, which its record
-keeps (`creation`). So a purge carries nothing over, and nothing can be lost on the way: whoever creates, changes or
-deletes a group meanwhile does so in the one place where it is, whichever generation they know. A deletion notes the
-groups, too, as QUEUE@ under that generation; `leftovers` does not name them while a live record has it.
+A generation ends as `ending.py` says. What outlives a purge, the groups of a log queue, lies under the generation of
+the queue's creation, which its record keeps (`creation`). So a purge carries nothing over, and nothing can be lost on
+the way: whoever creates, changes or deletes a group meanwhile does so in the one place where it is, whichever
+generation they know. A deletion notes the groups, too, as QUEUE@ under that generation; `leftovers` does not name them
+while a live record has it.
 
 The cache. `live(name)` may answer with a record whose read was SENT less than CACHE_S ago on the elapsed clock; what
 was sent later than a change was applied shows the change. Whoever deletes, purges, pauses or changes waits SETTLE_S >
@@ -57,20 +47,16 @@ from capellini.model.options import (
     options_of,
 )
 from capellini.model.service import QueueInfo
-from capellini.queues.lease import OVER_TTL_S
+from capellini.queues.ending import PAGE, REALM, Endings
 from capellini.queues.trail import TOKEN, backoff_s, follow, new_name, settle_named, text_of
 from capellini.store.interface import Cas, Change, Key, Page, Slice, Store, Value
 from capellini.store.local import Nearby
-from capellini.store.schema import LEFT, MONOTON, QUEUES
+from capellini.store.schema import QUEUES
 
-REALM: Final[Key] = ("all",)
 CACHE_S: Final = 0.5  # how long a record may be used; short, since every delete and pause waits for it
 SETTLE_S: Final = CACHE_S * 1.2  # clock rates may differ by a fifth, far more than honest clocks do
 ATTEMPTS: Final = 10  # of a change; each is lost only to somebody whose change was made
-CLOSE_ATTEMPTS: Final = 40  # closing competes with every node's puts, and must win some time
-CLEARED_TTL_S: Final = 86_400  # a cleared note is kept for a day, for whoever wonders
 MOST_CHAIN: Final = 8  # dead letters of dead letters of …: more than this is a mistake
-PAGE: Final = 1_000
 DECODED: Final = 10_000  # records kept as they were decoded: all are read every few seconds, and seldom change
 CACHED_MOST: Final = 10_000  # records that are remembered; each is good for CACHE_S only
 
@@ -193,7 +179,7 @@ class Catalog:
         self._nearby = Nearby(store, clock)
         self._cache: dict[str, _Cached] = {}
         self._reads: dict[str, tuple[float, asyncio.Task[CatalogRow | None]]] = {}
-        self._left_since_s: dict[tuple[str, int], float] = {}
+        self._endings = Endings(store, clock, random, self._is_over, SETTLE_S)
         self._all: tuple[QueueRecord, ...] | None = None  # as long as no other process can have changed them
         self._changes = 0  # begun, or over
 
@@ -320,54 +306,12 @@ class Catalog:
     # -- what is left -------------------------------------------------------------------------------------------------
 
     async def leftovers(self) -> list[tuple[str, int, int]]:
-        """Generations that are over everywhere, as (queue, generation, bucket size): nobody reserves ids in them, no
-        node's cached record names them. As QUEUE@: its groups of that creation."""
-        over: list[tuple[str, int, int]] = []
-        leaving = await self._leaving()
-        self._left_since_s = {one: since_s for one, since_s in self._left_since_s.items() if one in leaving}
-        for (queue, generation), bucket_size in leaving.items():
-            row = await self._row(queue.removesuffix(AT))
-            if row is None or row.has(queue, generation):
-                continue
-            since_s = self._left_since_s.get((queue, generation))
-            if since_s is None:
-                await self._close_monoton(queue, generation)
-                self._left_since_s[queue, generation] = self._clock.elapsed_s()
-            elif self._clock.elapsed_s() - since_s >= SETTLE_S:
-                over.append((queue, generation, bucket_size))
-        return over
+        """As Endings.leftovers."""
+        return await self._endings.leftovers()
 
     async def cleared(self, queue: str, generation: int) -> None:
-        """Nothing of that generation is left. Its note and its closed monoton expire by themselves."""
-        await self._let_monoton_expire(queue, generation)
-        key: Key = (queue, generation)
-        page = await self._store.read(Slice(LEFT, REALM, start=key, limit=1))
-        values = page.rows[0].values if page.rows and page.rows[0].key == key else {}
-        if values.get("state") != "leaving":
-            return
-        trail, name = text_of(values, TOKEN), new_name(self._random)
-        change = Change(key, {TOKEN: trail}, {"state": "cleared", "bucket_size": None, TOKEN: follow(trail, name)})
-        cas = Cas(LEFT, REALM, (change,), ttl_s=CLEARED_TTL_S)
-        await settle_named(self._store, self._clock, cas, key, trail, name)  # refused: another has cleared it
-        self._left_since_s.pop((queue, generation), None)
-
-    async def _leaving(self) -> dict[tuple[str, int], int]:
-        found: dict[tuple[str, int], int] = {}
-        after: Key | None = None
-        while True:
-            page = await self._store.read(Slice(LEFT, REALM, after=after, limit=PAGE))
-            for row in page.rows:
-                queue, generation = row.key
-                bucket_size = row.values.get("bucket_size")
-                if (
-                    row.values.get("state") == "leaving"
-                    and isinstance(generation, int)
-                    and isinstance(bucket_size, int)
-                ):
-                    found[str(queue), generation] = bucket_size
-            if not page.more:
-                return found
-            after = page.rows[-1].key
+        """As Endings.cleared."""
+        await self._endings.cleared(queue, generation)
 
     # -- one change ---------------------------------------------------------------------------------------------------
 
@@ -396,13 +340,13 @@ class Catalog:
             if successor is None and (others := named_by(name, await self._rows())):
                 raise Conflict(f"dead letters of {', '.join(others)} go to {name}: change or delete {others[0]} first")
             after = successor(before.record) if successor else before.record
-            await self._note(name, before.generation, before.record.options.bucket_size)
+            await self._endings.note(name, before.generation, before.record.options.bucket_size)
             if successor is None and before.record.kind == "log":
-                await self._note(name + AT, before.record.creation, 0)
+                await self._endings.note(name + AT, before.record.creation, 0)
             if not await self._write(name, before, after, successor is not None, []):
                 continue
             try:
-                await self._close_monoton(name, before.generation)
+                await self._endings.close_monoton(name, before.generation)
             except StoreError as error:
                 raise Unknown(f"queue {name} was ended, but not yet on all nodes: {error.says}") from error
             await self._clock.sleep(SETTLE_S)
@@ -441,41 +385,6 @@ class Catalog:
         """What was read before, or is being read, may be older."""
         self._all, self._changes = None, self._changes + 1
 
-    async def _note(self, queue: str, generation: int, bucket_size: int) -> None:
-        """(a). Refused: the note is there, from an ending that was begun before."""
-        key, mark = (queue, generation), new_name(self._random)
-        note: dict[str, Value] = {"state": "leaving", "bucket_size": bucket_size, TOKEN: mark}
-        cas = Cas(LEFT, REALM, (Change(key, {TOKEN: None}, note),))
-        await settle_named(self._store, self._clock, cas, key, None, mark)
-
-    async def _close_monoton(self, queue: str, generation: int) -> None:
-        """(c). Works also before the first id was reserved: whoever expects no row is refused then."""
-        partition: Key = (queue, generation)
-        page = await self._store.read(Slice(MONOTON, partition, limit=1))
-        values = page.rows[0].values if page.rows else {}
-        for attempt in range(CLOSE_ATTEMPTS):
-            if values.get("state") == "closed":
-                return
-            await self._clock.sleep(backoff_s(attempt, self._random))
-            trail, mark = text_of(values, TOKEN), new_name(self._random)
-            change = Change((), {TOKEN: trail}, {"state": "closed", TOKEN: follow(trail, mark)})
-            cas = Cas(MONOTON, partition, (change,))
-            outcome = await settle_named(self._store, self._clock, cas, (), trail, mark)
-            if outcome.applied:
-                return
-            values = outcome.rows.get((), {})
-        raise Overloaded(f"the ids of {queue} could not be closed: too many puts at once")
-
-    async def _let_monoton_expire(self, queue: str, generation: int) -> None:
-        partition: Key = (queue, generation)
-        page = await self._store.read(Slice(MONOTON, partition, limit=1))
-        for row in page.rows:
-            if row.values.get("state") == "closed":
-                trail, mark = text_of(row.values, TOKEN), new_name(self._random)
-                change = Change((), {TOKEN: trail}, {**row.values, TOKEN: follow(trail, mark)})
-                cas = Cas(MONOTON, partition, (change,), ttl_s=OVER_TTL_S)
-                await settle_named(self._store, self._clock, cas, (), trail, mark)  # refused: another has done it
-
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def _row(self, name: str) -> CatalogRow | None:
@@ -490,6 +399,10 @@ class Catalog:
         if not sure and not (row is not None and row.live and goes_on(row.record)):
             raise Unavailable(f"what queue {name} is cannot be read: this data centre is cut off, or the store is away")
         return row
+
+    async def _is_over(self, left: str, generation: int) -> bool:
+        row = await self._row(left.removesuffix(AT))
+        return row is not None and not row.has(left, generation)
 
     async def _live_row(self, name: str) -> CatalogRow:
         return _living(name, await self._row(name))

@@ -25,7 +25,8 @@ from capellini.model.address import CassandraAddress, NodeAddress, RocksAddress,
 from capellini.model.clock import RealClock
 from capellini.model.errors import NotFound, Unavailable, from_name
 from capellini.model.options import OPTIONS, WorkOptions
-from capellini.queues.catalog import REALM, row_of
+from capellini.queues.catalog import row_of
+from capellini.queues.ending import REALM
 from capellini.store.folder import check_there
 from capellini.store.interface import Page, Slice
 from capellini.store.pages import decode_page, encode_slice
