@@ -5,26 +5,35 @@
     ack   ack of each: a message without an answer, so nothing is waited for
 
 As it comes the server syncs its files every two minutes; `sync_interval: always` (2.10 and newer) before every
-acknowledgement. Queues are work-queue streams, where an acked message is gone; fan-out has a stream that keeps its
-messages, and a consumer for each group.
+acknowledgement. Where the system's is older or missing, Go builds one, once. Queues are work-queue streams, where an
+acked message is gone; fan-out has a stream that keeps its messages, and a consumer for each group.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 
 from capellini.bench.peers.peer import AsyncLane, Got, Missing, Server, accepts, find, free_port, said
+from capellini.local.jars import cache_folder, locked
 
 READERS: Final = "readers"
 ACK_WAIT_S: Final = 600.0  # nothing comes back by itself while it is measured
 WAIT_S: Final = 0.2
 MOST_PENDING: Final = 200_000  # never the limit
 SYNC_SINCE: Final = (2, 10)
+MODULE: Final = "github.com/nats-io/nats-server/v2"  # as Go names it
+BUILT: Final = "v2.15.2"
+BUILD_WITHIN_S: Final = 600
 CLOSE_WITHIN_S: Final = 5
 
 
@@ -39,7 +48,7 @@ class Nats(Server):
     port = 0
 
     def start(self) -> None:
-        program = find("nats-server", "nats-server")
+        program = _program()
         if self.sync and _numbers(self.version()) < SYNC_SINCE:
             raise Missing(f"nats-server {self.version()} cannot sync always: that needs 2.10")
         self.port = self.port or free_port()
@@ -51,7 +60,7 @@ class Nats(Server):
         self.until(lambda: accepts(self.port))
 
     def version(self) -> str:
-        return said(find("nats-server", "nats-server"), "--version").rpartition("v")[2]
+        return _version_of(_program())
 
     @property
     def address(self) -> str:
@@ -86,6 +95,40 @@ class NatsAlways(Nats):
     durable = ""
     about_per_s = 2_000
     sync = "always"
+
+
+def _program() -> str:
+    """One that can sync always if it can be had, on this machine or built by Go; else what the packages bring."""
+    here = shutil.which("nats-server")
+    if here is not None and _numbers(_version_of(here)) >= SYNC_SINCE:
+        return here
+    return _built() or find("nats-server", "nats-server")
+
+
+def _built() -> str | None:
+    """Where Go's own is, built if need be. The file is complete or absent."""
+    cache = cache_folder()
+    final = cache / f"nats-server-{BUILT}"
+    with locked(cache / f"{final.name}.lock"):
+        go = shutil.which("go")
+        if final.exists() or go is None:
+            return str(final) if final.exists() else None
+        part = Path(tempfile.mkdtemp(prefix=f"{final.name}.part-", dir=cache))
+        places = {"GOPATH": str(part), "GOBIN": str(part), "GOCACHE": str(part / "built"), "GOFLAGS": "-modcacherw"}
+        command = [go, "install", f"{MODULE}@{BUILT}"]
+        try:
+            subprocess.run(command, env={**os.environ, **places}, capture_output=True, timeout=BUILD_WITHIN_S)
+            if (part / "nats-server").exists():
+                (part / "nats-server").rename(final)
+        except subprocess.TimeoutExpired:
+            pass  # then it is the system's
+        finally:
+            shutil.rmtree(part)
+    return str(final) if final.exists() else None
+
+
+def _version_of(program: str) -> str:
+    return said(program, "--version").rpartition("v")[2]
 
 
 def _numbers(version: str) -> tuple[int, ...]:
