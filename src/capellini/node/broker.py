@@ -137,8 +137,8 @@ class Broker(Service):
 
     # Finding the queue
 
-    def opened(self, record: QueueRecord) -> WorkQueue:
-        """The queue's generation in this node, as the record describes it."""
+    def opened(self, record: QueueRecord, read_s: float | None = None) -> WorkQueue:
+        """The queue's generation in this node, as the record describes it. `read_s`: who keeps records read it then."""
         if record.kind != KIND:
             raise WrongKind(f"queue {record.name} is a {record.kind} queue: this is for {KIND} queues")
         key = (record.name, record.generation)
@@ -150,7 +150,7 @@ class Broker(Service):
                 self.open_queues.popitem(last=False)[1].place.shelf.clear()
         else:
             self.open_queues.move_to_end(key)
-            queue.place.options = record.options
+            queue.place.learn(record.options, read_s)
         return queue
 
     def _open(self, record: QueueRecord) -> WorkQueue:
@@ -171,6 +171,7 @@ class Broker(Service):
             now = await self.catalog.live(record.name)
             if now.generation != record.generation:
                 raise Gone("this queue was deleted or purged")
+            place.learn(now.options)
             now.require_gets()
 
         return WorkQueue(place, current, self.put_moved)

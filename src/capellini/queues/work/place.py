@@ -75,6 +75,7 @@ class Place:
         self.generation = generation
         self.secret = secret
         self.options = options
+        self._told_s = clock.elapsed_s()
         self.size = options.bucket_size
         self.max_skew_ms = int(max_skew_s * 1000)
         self.shelf = Shelf(room, self.size)
@@ -118,6 +119,15 @@ class Place:
 
     def now_ms(self) -> int:
         return int(self.clock.now_s() * 1000)
+
+    def learn(self, options: WorkOptions, read_s: float | None = None) -> None:
+        """The options as the catalog has them for what begins now. `read_s`: who keeps them for a while read them then,
+        and what was told since is newer."""
+        if read_s is None:
+            self._told_s = self.clock.elapsed_s()
+        elif read_s < self._told_s:
+            return
+        self.options = options
 
     def cell(self, bucket: int) -> Cell[Runs]:
         cell = self._cells.get(bucket)
