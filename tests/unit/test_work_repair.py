@@ -67,6 +67,31 @@ async def test_what_is_too_old_goes_though_nobody_gets_from_the_queue(tmp_path: 
     await store.close()
 
 
+async def test_what_is_too_old_goes_though_an_id_before_it_never_became_a_message(tmp_path: Path) -> None:
+    clock = Ahead()
+    store = await RocksStore.open(tmp_path / "store", clock=clock)
+    await store.prepare(TABLES)
+    broker = Broker(store, clock, random.Random(1))
+    await broker.create("short", options={"bucket_size": 10, "ttl_s": 60})
+    queue = broker.opened(await broker.catalog.live("short"))
+    for _ in range(2):
+        await queue.putting.reserve()  # by a put that is never heard of again
+        await broker.put("short", [NewMessage(b"old")] * 9)
+    for _ in range(10):
+        await queue.putting.reserve()
+    await broker.put("short", [NewMessage(b"old")] * 5)
+    clock.passed_s += 61
+    await broker.put("short", [NewMessage(b"young")] * 5)
+    await queue.repair.step()
+    assert [each.body for each in await broker.peek("short", 100)] == [b"young"] * 5
+    clock.passed_s += 20  # gaps are closed, and space is given back
+    for _ in range(4):
+        await queue.repair.step()
+        clock.passed_s += 11
+    assert [view.bucket for view in await broker.buckets("short")][:1] != [0]
+    await store.close()
+
+
 async def test_ids_that_never_became_messages_are_not_estimated_as_ready(tmp_path: Path) -> None:
     store = await RocksStore.open(tmp_path / "store", clock=RealClock())
     await store.prepare(TABLES)
