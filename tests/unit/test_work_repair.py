@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from capellini.model.clock import RealClock
 from capellini.model.message import NewMessage
 from capellini.node.broker import Broker
+from capellini.queues.work import place as placing
 from capellini.store.rocks.store import RocksStore
 from capellini.store.schema import TABLES
 
@@ -89,6 +92,37 @@ async def test_what_is_too_old_goes_though_an_id_before_it_never_became_a_messag
         await queue.repair.step()
         clock.passed_s += 11
     assert [view.bucket for view in await broker.buckets("short")][:1] != [0]
+    await store.close()
+
+
+async def test_a_node_that_only_puts_remembers_no_buckets_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "PROMISING_MOST", 5, raising=False)
+    store = await RocksStore.open(tmp_path / "store", clock=RealClock())
+    await store.prepare(TABLES)
+    broker = Broker(store, RealClock(), random.Random(1))
+    await broker.create("jobs", options={"bucket_size": 10})
+    await broker.put("jobs", [NewMessage(b"x")] * 200)
+    (queue,) = broker.open_queues.values()
+    assert len(queue.place.promising) <= 5
+    taken = 0
+    while found := await broker.get("jobs", 50):
+        taken += len(found)
+    assert taken == 200
+    await store.close()
+
+
+async def test_what_a_generation_left_that_is_over_is_not_kept_in_memory(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path / "store", clock=RealClock())
+    await store.prepare(TABLES)
+    broker = Broker(store, RealClock(), random.Random(1))
+    await broker.create("jobs")
+    await broker.put("jobs", [NewMessage(b"x" * 1_000)] * 100)
+    assert broker.room.used > 100_000
+    await broker.delete("jobs")
+    broker.old_generation("jobs", 1, 1_000)
+    assert broker.room.used == 0
     await store.close()
 
 

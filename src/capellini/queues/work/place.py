@@ -25,6 +25,7 @@ from capellini.store.interface import Key, Store, Value
 from capellini.store.schema import BUCKETS, MONOTON, POINTERS
 
 MAX_CELLS: Final = 2_000  # buckets whose state a node remembers, per queue
+PROMISING_MOST: Final = 2_000  # where a node only puts, nothing else takes them off; forgotten, they are found by time
 MARKER_TTL_S: Final = (
     8 * 86_400
 )  # a dropped bucket's marker outlives the longest window of idempotency keys, and any paused process
@@ -154,6 +155,12 @@ class Place:
         else:
             self._cells.move_to_end(bucket)
         return cell
+
+    def promise(self, bucket: int) -> None:
+        """This node wrote, or left, something there."""
+        if len(self.promising) >= PROMISING_MOST:
+            self.promising.clear()
+        self.promising.add(bucket)
 
     def forget(self, bucket: int) -> None:
         """It is finished: nothing of it is needed any more."""
