@@ -9,8 +9,10 @@ import pytest
 
 from capellini.model.clock import RealClock
 from capellini.model.message import NewMessage
+from capellini.model.service import NackItem
 from capellini.node.broker import Broker
 from capellini.queues.work import place as placing
+from capellini.queues.work.bucket import MOVE_AGAIN_MS
 from capellini.store.rocks.store import RocksStore
 from capellini.store.schema import TABLES
 
@@ -123,6 +125,39 @@ async def test_what_a_generation_left_that_is_over_is_not_kept_in_memory(tmp_pat
     await broker.delete("jobs")
     broker.old_generation("jobs", 1, 1_000)
     assert broker.room.used == 0
+    await store.close()
+
+
+async def test_letters_whose_way_back_was_begun_by_a_node_that_died_are_sent_back_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Ahead()
+    store = await RocksStore.open(tmp_path / "store", clock=clock)
+    await store.prepare(TABLES)
+    broker = Broker(store, clock, random.Random(1))
+    await broker.create("letters")
+    await broker.create("jobs", options={"delivery_limit": 1, "dead_letters": "letters"})
+    await broker.put("jobs", [NewMessage(b"x")] * 3)
+    await broker.nack("jobs", [NackItem(each.receipt, 0.0) for each in await broker.get("jobs", 3)])
+    assert await broker.get("jobs", 3) == []
+    for queue in list(broker.open_queues.values()):
+        await queue.close()
+    letters = broker.opened(await broker.catalog.live("letters"))
+
+    async def dies(*_: object) -> None:
+        raise RuntimeError("the node is killed")
+
+    monkeypatch.setattr(letters.reading, "lower", dies)  # all are marked, and nobody is told
+    with pytest.raises(RuntimeError):
+        await broker.redrive("jobs")
+    later = Broker(store, clock, random.Random(2))
+    assert await later.redrive("jobs") == 0  # somebody may be carrying them
+    clock.passed_s += MOVE_AGAIN_MS / 1000
+    await later.opened(await later.catalog.live("letters")).repair.step()
+    assert await later.redrive("jobs") == 3
+    assert [each.body for each in await later.get("jobs", 3)] == [b"x"] * 3
+    assert await later.peek("letters") == []
+    await later.close()
     await store.close()
 
 
