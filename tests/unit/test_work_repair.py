@@ -72,6 +72,21 @@ async def test_what_is_too_old_goes_though_nobody_gets_from_the_queue(tmp_path: 
     await store.close()
 
 
+async def test_one_get_finds_what_lies_behind_many_messages_that_are_too_old(tmp_path: Path) -> None:
+    clock = Ahead()
+    store = await RocksStore.open(tmp_path / "store", clock=clock)
+    await store.prepare(TABLES)
+    broker = Broker(store, clock, random.Random(1))
+    await broker.create("short", options={"ttl_s": 60, "visibility_s": 0.1})
+    for _ in range(50):
+        await broker.put("short", [NewMessage(b"old")])
+    assert len(await broker.get("short", 25)) == 25  # of these some were had before
+    clock.passed_s += 61
+    await broker.put("short", [NewMessage(b"young")])
+    assert [each.body for each in await broker.get("short")] == [b"young"]
+    await store.close()
+
+
 async def test_what_is_too_old_goes_though_an_id_before_it_never_became_a_message(tmp_path: Path) -> None:
     clock = Ahead()
     store = await RocksStore.open(tmp_path / "store", clock=clock)
