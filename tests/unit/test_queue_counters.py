@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -78,6 +79,32 @@ async def test_totals_say_what_happened(node: Node) -> None:
     assert 0 <= found.delivered_after_s["0.5"] <= found.delivered_after_s["1"] < 60
     assert 0 <= found.acked_after_s["0.5"] < 60
     assert (await broker.statistics("letters")).puts == 1
+
+
+async def test_what_was_being_written_at_the_end_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(store=f"rocks:{tmp_path / 'store'}", events="none")
+    node = await Node.open(settings)
+    statistics, update = node._keeper.statistics, node._keeper.counters.update
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(name: str, updates: Sequence[object], kind: str) -> None:
+        begun.set()
+        await go_on.wait()
+        await update(name, updates, kind)
+
+    monkeypatch.setattr(node._keeper.counters, "update", slow)
+    await node.service.create("jobs")
+    await node.service.put("jobs", [NewMessage(b"x")] * 7)
+    async with asyncio.timeout(20):
+        await begun.wait()
+        stopping = asyncio.create_task(statistics.stop())
+        await asyncio.sleep(0)  # it is told to stop
+        go_on.set()
+        await stopping
+    await node.close()
+    again = await Node.open(settings)
+    assert (await again.service.statistics("jobs")).puts == 7
+    await again.close()
 
 
 async def test_blocks_and_parcels_count_as_messages_do(node: Node) -> None:

@@ -132,7 +132,7 @@ class Buckets(RuleBasedStateMachine):
         free = [
             at
             for at, slot in enumerate(self.model.slots[start:end], start)
-            if slot.kind in UNTAKEN or (slot.kind in (HIDDEN, WAITING) and slot.at_ms <= self.now_ms)
+            if slot.kind in UNTAKEN or (slot.kind in (HIDDEN, WAITING, RETURNING) and slot.at_ms <= self.now_ms)
         ]
         self.runs, got = bucket.summoned(self.runs, start, end, self.now_ms, self.now_ms + later)
         for at in free:

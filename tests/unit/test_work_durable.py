@@ -15,6 +15,7 @@ from capellini.model.clock import RealClock
 from capellini.model.errors import Unavailable, Unknown
 from capellini.model.service import Parcel, ParcelAck
 from capellini.node.broker import Broker
+from capellini.store.interface import Cas, Outcome
 from capellini.store.rocks import RocksStore
 from capellini.store.schema import TABLES
 from capellini.store.worker import ALONE
@@ -71,6 +72,33 @@ async def test_what_could_not_be_synced_is_answered_to_nobody(broker: Broker) ->
     )
     assert all(isinstance(answer, Unknown | Unavailable) for answer in answers), answers
     assert any(isinstance(answer, Unknown) for answer in answers)  # whoever comes after the failure is refused
+
+
+async def test_what_was_written_as_another_fsync_failed_is_not_called_undone(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.put_block("jobs", ENTRIES)
+    (parcel,) = await broker.take("jobs", 10)
+    store = store_of(broker)
+    apply = store.compare_and_set
+
+    async def applied(cas: Cas) -> Outcome:
+        outcome = await apply(cas)
+        store._worker.fail(OSError("the disk is gone"))  # somebody else heard of it meanwhile
+        return outcome
+
+    monkeypatch.setattr(store, "compare_and_set", applied)
+    with pytest.raises(Unknown):
+        await broker.ack_parcels("jobs", [ack_of(parcel)])
+    with pytest.raises(Unavailable):  # what comes later is refused
+        await broker.put_block("jobs", ENTRIES)
+    await store.close()
+    again = await RocksStore.open(tmp_path / "s", clock=RealClock(), room_bytes=0)
+    await again.prepare(TABLES)
+    after = Broker(again, RealClock(), random.Random(2))
+    assert await after.peek("jobs", 10) == []  # it had reached the disk
+    await after.close()
+    await again.close()
 
 
 async def test_a_claim_and_an_ack_in_one_bucket_share_an_fsync(broker: Broker) -> None:

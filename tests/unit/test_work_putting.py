@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 from capellini.model.clock import RealClock
-from capellini.model.message import NewMessage
+from capellini.model.errors import Unavailable
+from capellini.model.message import Entry, NewMessage
 from capellini.model.service import Put
 from capellini.node.broker import Broker
 from capellini.queues.work import putting
-from capellini.queues.work.block import check
+from capellini.queues.work.block import check, pack
+from capellini.queues.work.place import Gone
 from capellini.store.rocks.store import RocksStore
 from capellini.store.schema import TABLES
 
@@ -44,6 +46,39 @@ async def test_a_put_as_all_groups_end_is_put(tmp_path: Path, monkeypatch: pytes
     loop.call_soon(lambda: queue.putting._queue(late.pieces[0]))
     async with asyncio.timeout(20):
         assert await late.answer == [(putting.GROUPS_AT_ONCE, 1)]
+    await store.close()
+
+
+async def test_a_move_that_knows_an_older_generation_does_not_trust_one_that_has_only_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await RocksStore.open(tmp_path / "store", clock=RealClock())
+    await store.prepare(TABLES)
+    broker = Broker(store, RealClock(), random.Random(1))
+    await broker.create("letters")
+    before = broker.opened(await broker.catalog.live("letters"))
+    first = await before.putting.reserve()
+    await broker.purge("letters")
+    after = broker.opened(await broker.catalog.live("letters"))
+
+    async def dies(*_: object) -> bool:
+        raise Unavailable("this node is stopping")
+
+    entry, key = Entry(b"letter", origin="jobs/1/7"), "moved:jobs/1/7"
+    with monkeypatch.context() as patched:
+        patched.setattr(after.putting, "write_as", dies)  # its key is claimed, and nothing is written
+        with pytest.raises(Unavailable):
+            await broker.put_moved("letters", key, entry)
+
+    async def reserved() -> tuple[int, float]:
+        return first
+
+    monkeypatch.setattr(before.putting, "reserve", reserved)
+    with pytest.raises(Gone):
+        await before.put_moved(key, pack([entry]))
+    await broker.put_moved("letters", key, entry)  # so it is done in the generation that lives
+    assert [each.body for each in await broker.peek("letters")] == [b"letter"]
+    await broker.close()
     await store.close()
 
 

@@ -245,7 +245,7 @@ def _value(option: Option, value: Any) -> int | float | str:
         isinstance(value, str) if option.type is str else isinstance(value, int | float) and not isinstance(value, bool)
     )
     if good and option.type is int:
-        good = float(value).is_integer()
+        good = isinstance(value, int) or value.is_integer()
     if not good:
         raise Invalid(f"{option.name} takes {_NOUN[option.type]}, not {value!r}")
     if option.type is str:

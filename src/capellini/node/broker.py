@@ -137,8 +137,8 @@ class Broker(Service):
 
     # Finding the queue
 
-    def opened(self, record: QueueRecord) -> WorkQueue:
-        """The queue's generation in this node, as the record describes it."""
+    def opened(self, record: QueueRecord, read_s: float | None = None) -> WorkQueue:
+        """The queue's generation in this node, as the record describes it. `read_s`: who keeps records read it then."""
         if record.kind != KIND:
             raise WrongKind(f"queue {record.name} is a {record.kind} queue: this is for {KIND} queues")
         key = (record.name, record.generation)
@@ -150,7 +150,7 @@ class Broker(Service):
                 self.open_queues.popitem(last=False)[1].place.shelf.clear()
         else:
             self.open_queues.move_to_end(key)
-            queue.place.options = record.options
+            queue.place.learn(record.options, read_s)
         return queue
 
     def _open(self, record: QueueRecord) -> WorkQueue:
@@ -171,6 +171,7 @@ class Broker(Service):
             now = await self.catalog.live(record.name)
             if now.generation != record.generation:
                 raise Gone("this queue was deleted or purged")
+            place.learn(now.options)
             now.require_gets()
 
         return WorkQueue(place, current, self.put_moved)
@@ -182,8 +183,9 @@ class Broker(Service):
 
     def old_generation(self, name: str, generation: int, bucket_size: int) -> WorkQueue:
         """A generation that is over, to be cleared."""
-        self.open_queues.pop((name, generation), None)
-        return self._open(QueueRecord(name, "work", generation, WorkOptions(bucket_size=bucket_size), 0.0, ""))
+        record = QueueRecord(name, "work", generation, WorkOptions(bucket_size=bucket_size), 0.0, "")
+        self._forget(record)
+        return self._open(record)
 
     async def _with(self, name: str, act: Callable[[QueueRecord, WorkQueue], Awaitable[T]]) -> T:
         """Do it with the queue's living generation; if that is over meanwhile, with the next."""

@@ -68,6 +68,7 @@ class Maintenance:
         self.owned: set[str] = set()
         self.doubled: str | None = None  # another process has this node's name: it says so
         self._records: dict[str, QueueRecord] = {}
+        self._read_s = 0.0  # when they were asked for
         self._next_s: dict[str, float] = {}
         self._rested: dict[str, tuple[Cell[Pointers], Pointers | None]] = {}  # its list, and how that was then
         self._uncleared_s: dict[tuple[str, int], float] = {}  # generations that failed, until then
@@ -123,7 +124,7 @@ class Maintenance:
         for node in self.watcher.silent():
             if node != self.lease.node and await self.watcher.end(node):
                 log.warning("node %s did not renew its lease: it was ended, and others take over what it held", node)
-        queues = await self._all_queues()
+        self._read_s, queues = self._clock.elapsed_s(), await self._all_queues()
         self._records = {f"queue:{record.name}": record for record in queues if record.kind == KIND}
         self._next_s = {item: at_s for item, at_s in self._next_s.items() if item in self._records}
         self._rested = {item: rested for item, rested in self._rested.items() if item in self._records}
@@ -156,7 +157,7 @@ class Maintenance:
             if record is None or not self._has_its_turn(item, now_s) or not self.lease.valid():
                 continue
             try:
-                queue = self._broker.opened(record)
+                queue = self._broker.opened(record, self._read_s)
                 await queue.repair.step()
                 self._rested[item] = (queue.place.pointers, queue.place.pointers.seen)
                 self._next_s[item] = now_s + (IDLE_S if queue.repair.rests(IDLE_S) else 0.0)

@@ -93,7 +93,7 @@ class QueueStatistics:
         self._producer = producer
         self._queues: dict[Key, Since] = {}
         self._cleared: dict[Key, None] = {}  # generations that are over, in order: nothing more is written of them
-        self._flushes: set[asyncio.Task[bool]] = set()  # begun by readers
+        self._flushes: set[asyncio.Task[bool]] = set()  # under way
         self._background = Background(self._turns)
 
     def start(self) -> None:
@@ -193,7 +193,7 @@ class QueueStatistics:
 
         async def one(key: Key) -> bool:
             async with turns:
-                return await self._flush(key)
+                return await asyncio.shield(self._begun(key))
 
         done = await asyncio.gather(*(one(key) for key in used))
         for key in used:  # the others come first next time
@@ -201,6 +201,13 @@ class QueueStatistics:
                 self._queues[key] = since
         self._forget_idle()
         return sum(done)
+
+    def _begun(self, key: Key) -> asyncio.Task[bool]:
+        """A flush that goes on though whoever wanted it goes away: what it has taken is nowhere else."""
+        flush = asyncio.get_running_loop().create_task(self._flush(key))
+        self._flushes.add(flush)
+        flush.add_done_callback(self._flushes.discard)
+        return flush
 
     async def _flush(self, key: Key) -> bool:
         """True: nothing of it is pending."""
@@ -234,9 +241,7 @@ class QueueStatistics:
     async def totals(self, queue: str, generation: int) -> tuple[dict[str, Any], bool]:
         """Of all nodes, this one's up to now; False: a store that takes no writes now keeps some of these back. Raises
         StoreError."""
-        flush = asyncio.get_running_loop().create_task(self._flush((queue, generation)))
-        self._flushes.add(flush)
-        flush.add_done_callback(self._flushes.discard)
+        flush = self._begun((queue, generation))
         await asyncio.wait({flush}, timeout=READER_WAITS_S)
         whole = flush.done() and flush.result()
         try:

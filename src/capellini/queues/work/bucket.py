@@ -127,14 +127,15 @@ ON_THE_WAY: Final = (MOVING, RETURNING)
 
 
 def summoned(runs: Runs, start: int, end: int, now_ms: int, at_ms: int) -> tuple[Runs, list[Run]]:
-    """Dead letters that nobody holds begin their way back, without having been taken."""
+    """Dead letters that nobody holds begin their way back, without having been taken. Whoever began it before may have
+    died: then it is begun again."""
     return changed(
         runs,
         start,
         end,
         lambda run: (
             run._replace(kind=RETURNING, at_ms=at_ms)
-            if run.kind in UNTAKEN or (run.kind in (HIDDEN, WAITING) and run.at_ms <= now_ms)
+            if run.kind in UNTAKEN or (run.kind in (HIDDEN, WAITING, RETURNING) and run.at_ms <= now_ms)
             else None
         ),
     )

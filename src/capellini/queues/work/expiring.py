@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from capellini.queues.work.bucket import ready_again
+from capellini.queues.work.block import Block
 from capellini.queues.work.looking import Looking
-from capellini.queues.work.offering import Offering
+from capellini.queues.work.offering import Offering, block_in
 from capellini.queues.work.place import Place
 from capellini.queues.work.reading import CLAIM_BYTES, Reading
-from capellini.queues.work.runs import UNTAKEN, Runs, pieces
+from capellini.queues.work.runs import HIDDEN, UNTAKEN, WAITING, Run, Runs, pieces
+from capellini.store.interface import Slice
+from capellini.store.schema import BUCKETS
 
 LOOK_S: Final = 5.0  # between two looks at a queue
 LOOKS_MOST: Final = 64  # buckets looked at in one step...
@@ -45,8 +47,10 @@ class Expiring:
         for bucket in buckets[:LOOKS_MOST]:
             base = bucket * place.size
             runs = tuple(pieces((await looking.seen(bucket)).runs, 0, min(place.size, next_id - base)))
-            first = _first(runs, place.now_ms())
-            block = None if first is None else await self._reading.block_of(base + first)
+            first = next((run.start for run in runs if _may_be_had(run, place.now_ms())), None)
+            if first is None:
+                continue
+            block = await self._reading.block_of(base + first) or await self._first_written(bucket, runs)
             if block is None:
                 continue
             if block.put_at_ms + place.options.ttl_s * 1000 > place.now_ms():
@@ -58,8 +62,19 @@ class Expiring:
                 return  # the next step goes on
         self._next_s = now_s + LOOK_S
 
+    async def _first_written(self, bucket: int, runs: Runs) -> Block | None:
+        """The block of the first message that may be had, where an id before it was never written: in a queue that
+        nobody reads nobody closes that gap."""
+        place = self._place
+        base = bucket * place.size
+        rows = Slice(BUCKETS, (*place.partition, bucket), limit=place.size, columns=("count",))
+        for row in (await place.store.read(rows)).rows:
+            block = block_in(row)
+            for piece in pieces(runs, block.first - base, block.end - base):
+                if _may_be_had(piece, place.now_ms()):
+                    return await self._reading.block_of(base + piece.start)
+        return None
 
-def _first(runs: Runs, now_ms: int) -> int | None:
-    """The first slot that may be had now."""
-    again = {run.start for run in ready_again(runs, now_ms)}
-    return next((run.start for run in runs if run.kind in UNTAKEN or run.start in again), None)
+
+def _may_be_had(run: Run, now_ms: int) -> bool:
+    return run.kind in UNTAKEN or (run.kind in (HIDDEN, WAITING) and run.at_ms <= now_ms)

@@ -13,7 +13,9 @@ in the window, also after the bucket was dropped) finds the id and settles what 
 
 Keys of puts are those of a generation. Keys of moves outlive it (their rows are those of generation 0, and name the one
 that they led to): a move that is repeated because nobody knew that it was done must not bring a message again that was
-got and acked in a generation that was purged since. What was on its way then went with it.
+got and acked in a generation that was purged since. What was on its way then went with it. Who comes late, for a
+generation that is over, and finds that the key names a later one knows nothing of what became of it there: it is asked
+for there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from capellini.model.errors import Unavailable
 from capellini.queues.cell import Cell
 from capellini.queues.work.block import Packed
 from capellini.queues.work.bucket import pinned, voided
-from capellini.queues.work.place import Dropped, Place
+from capellini.queues.work.place import Dropped, Gone, Place
 from capellini.queues.work.putting import Putting
 from capellini.queues.work.reading import Reading
 from capellini.queues.work.runs import FRESH, VOID, Runs, pieces
@@ -84,7 +86,9 @@ def _claimed(seen: Named, replaces: Named, mine: Named) -> tuple[Named, Named]:
 
 async def _was_put(place: Place, reading: Reading, generation: int, id: int) -> bool:
     """Did this id become a message? If not, it never will."""
-    if generation != place.generation:
+    if generation > place.generation:
+        raise Gone("this queue was purged, and what is moved goes on in its next generation")
+    if generation < place.generation:
         place.guards["move went with what was purged"] += 1
         return True
     slot = id % place.size

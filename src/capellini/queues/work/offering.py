@@ -74,8 +74,8 @@ class Offering:
 
     async def _offer_fresh(self, bucket: int, id: int, end: int, wanted: int, offers: list[Offer]) -> None:
         place = self._place
-        base = bucket * place.size
-        while id < end and self._ready(offers) < wanted and self.bytes_left > 0:
+        base, left = bucket * place.size, wanted - self._ready(offers)
+        while id < end and left > 0 and self.bytes_left > 0:
             block = place.shelf.holding(id)
             after = place.shelf.after(id)
             hole = None if after is None and end % place.size == 0 else id  # something above it is known
@@ -90,7 +90,7 @@ class Offering:
                     return
                 id = after
                 continue
-            upto = min(end, block.end)
+            upto, known = min(end, block.end), len(offers)
             self.bytes_left -= block.bytes_of(upto - id)
             dues = block.dues_ms()
             if dues is None:
@@ -103,6 +103,7 @@ class Offering:
                     end_at = at + len(list(same))
                     offers.append(Offer(at, end_at, due + skew if due else 0, expires))
                     at = end_at
+            left -= self._ready(offers[known:])
             id = upto
 
     def _may_look(self, bucket: int, offers: list[Offer], hole: int | None) -> bool:
@@ -122,9 +123,9 @@ class Offering:
         return True
 
     def _ready(self, offers: list[Offer]) -> int:
-        """How many of them can be had now."""
+        """How many of them can be had now: what is too old cannot, and what lies behind it is wanted."""
         now_ms = self._place.now_ms()
-        return sum([offer.end - offer.start for offer in offers if offer.due_ms <= now_ms])
+        return sum([offer.end - offer.start for offer in offers if offer.due_ms <= now_ms < offer.expires_ms])
 
     def _expires(self, block: Block) -> int:
         ttl_s = self._place.options.ttl_s

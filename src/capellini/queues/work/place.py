@@ -25,6 +25,7 @@ from capellini.store.interface import Key, Store, Value
 from capellini.store.schema import BUCKETS, MONOTON, POINTERS
 
 MAX_CELLS: Final = 2_000  # buckets whose state a node remembers, per queue
+PROMISING_MOST: Final = 2_000  # where a node only puts, nothing else takes them off; forgotten, they are found by time
 MARKER_TTL_S: Final = (
     8 * 86_400
 )  # a dropped bucket's marker outlives the longest window of idempotency keys, and any paused process
@@ -75,6 +76,7 @@ class Place:
         self.generation = generation
         self.secret = secret
         self.options = options
+        self._told_s = clock.elapsed_s()
         self.size = options.bucket_size
         self.max_skew_ms = int(max_skew_s * 1000)
         self.shelf = Shelf(room, self.size)
@@ -119,6 +121,15 @@ class Place:
     def now_ms(self) -> int:
         return int(self.clock.now_s() * 1000)
 
+    def learn(self, options: WorkOptions, read_s: float | None = None) -> None:
+        """The options as the catalog has them for what begins now. `read_s`: who keeps them for a while read them then,
+        and what was told since is newer."""
+        if read_s is None:
+            self._told_s = self.clock.elapsed_s()
+        elif read_s < self._told_s:
+            return
+        self.options = options
+
     def cell(self, bucket: int) -> Cell[Runs]:
         cell = self._cells.get(bucket)
         if cell is None:
@@ -144,6 +155,12 @@ class Place:
         else:
             self._cells.move_to_end(bucket)
         return cell
+
+    def promise(self, bucket: int) -> None:
+        """This node wrote, or left, something there."""
+        if len(self.promising) >= PROMISING_MOST:
+            self.promising.clear()
+        self.promising.add(bucket)
 
     def forget(self, bucket: int) -> None:
         """It is finished: nothing of it is needed any more."""

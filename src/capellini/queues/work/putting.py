@@ -311,7 +311,7 @@ class Putting:
         place = self._place
         for block in rows:
             place.shelf.add(block)
-        place.promising.add(rows[0].first // place.size)
+        place.promise(rows[0].first // place.size)
         if place.events.kept and pieces[0].call.tells:
             place.events.put(place.name, place.generation, [(block.first, block.count) for block in rows])
         for piece in pieces:

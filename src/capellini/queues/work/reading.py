@@ -195,7 +195,7 @@ class Reading:
         self._bury(bucket, claimed, runs)
         got = await self._taken(bucket, claimed, asked_s + visibility_ms / 1000)
         if satisfied := sum([one.count for one in got]) >= wanted:
-            place.promising.add(bucket)
+            place.promise(bucket)
         telling = self._told(bucket, runs, satisfied)
         if got and place.clock.elapsed_s() - began_s > LINGER_S:
             place.guards["list told after the handing out"] += 1

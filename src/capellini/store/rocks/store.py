@@ -384,8 +384,9 @@ class RocksStore(Store):
 
     async def sync(self) -> None:
         self._open()
-        self._worker.check()
-        if not self._worker.clean:
+        if self._worker.clean:
+            self._worker.check()
+        else:  # also after a failure: whoever asks may have written before it, and that may be durable
             await self._worker.wait()
 
     async def skew_s(self) -> float:
