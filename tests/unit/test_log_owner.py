@@ -80,6 +80,32 @@ def test_a_message_that_takes_its_owner_with_it_ends_in_the_dead_letters() -> No
     run(work(), 1)
 
 
+async def test_a_filter_that_is_taken_back_while_messages_are_read_breaks_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await embedded(tmp_path)
+    queue = await node.queue()
+    await queue.create_group("g", "earliest", {"filter": {"color": ["red"]}})
+    await put(node, [b"first"], [{"color": "red"}])
+    await asyncio.gather(*[put(node, [b"%d" % at], [{"color": "red"}]) for at in range(100)])
+    await settle(node, await pull(node, count=1))
+    owner, changed = await _owner(node), False
+    read = owner._blocks
+
+    async def while_it_changes(*arguments: Any) -> Any:
+        nonlocal changed
+        if not changed:
+            changed = True
+            await queue.change_group("g", {"filter": {}})
+        return await read(*arguments)
+
+    monkeypatch.setattr(owner, "_blocks", while_it_changes)
+    found = bodies_in(await pull(node, count=7))
+    assert found == [b"%d" % at for at in range(7)]
+    assert await drained(node, wait_s=0.2) == [b"%d" % at for at in range(7, 100)]
+    await closed(node)
+
+
 def test_nacks_wait_longer_each_time_up_to_a_bound() -> None:
     async def work() -> None:
         _, nodes = await simulated("a")
