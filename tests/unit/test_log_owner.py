@@ -80,6 +80,49 @@ def test_a_message_that_takes_its_owner_with_it_ends_in_the_dead_letters() -> No
     run(work(), 1)
 
 
+def test_what_a_pull_had_no_room_for_does_not_count_as_delivered() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("abcd", visibility_s=60.0)
+        node = await _grouped(nodes, delivery_limit=2)
+        for number in range(20):
+            await put(node, [b"%02d" % number * 5_000])
+        await settle(node, await pull(node, count=20), "nack")
+        queue = await node.queue()
+        few = await queue.pull("g", 20, 40_000, 5.0)
+        assert [parcel.deliveries for parcel in few] == [2] * len(few) and len(bodies_in(few)) == 3
+        await settle(node, few)
+        await until(node.clock, lambda: _is_written(node))
+        crash(node, nodes)
+        other = next(iter(nodes.values()))
+        found: list[bytes] = []
+        while more := bodies_in(await pull(other, wait_s=20.0)):
+            found += more
+        assert sorted(body[:2] for body in found) == [b"%02d" % number for number in range(3, 20)]
+        assert await other.dead(DEAD) == []
+
+    run(work(), 1)
+
+
+def test_what_was_given_back_unseen_does_not_count_for_a_successor() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node = await _grouped(nodes, delivery_limit=2)
+        await put(node, [b"m"])
+        await settle(node, await pull(node), "nack")
+        again = await pull(node)
+        assert _counts(again) == {b"m": 2}
+        await settle(node, again, "release")
+        crash(node, nodes)
+        (other,) = nodes.values()
+        assert bodies_in(await pull(other, wait_s=20.0)) == [b"m"]
+
+    run(work(), 1)
+
+
+async def _is_written(node: LogNode) -> bool:
+    return not (await _owner(node))._cursors.behind
+
+
 async def test_a_filter_that_is_taken_back_while_messages_are_read_breaks_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
