@@ -10,9 +10,9 @@
                      counts: of those delivered twice or more, runs of (gap, length, deliveries) or nil, as varints;
                      hidden: of those nacked with a delay, runs of (gap, length, when it is over in ms since 1970)
 
-What is finished or moved stays so, and counts rise until their message is finished, but for deliveries that came to
-nothing (`uncount`); who is hidden is so until its time or its next delivery. Of one epoch the page that was written last says all; whoever reads takes the head's word for all
-below `next`.
+What is finished or moved stays so. Counts rise until their message is finished, unless a delivery came to nothing
+(`uncount`). Who is hidden is so until its time or its next delivery. Of one epoch the page that was written last says
+all; whoever reads takes the head's word for all below `next`.
 """
 
 from __future__ import annotations
