@@ -341,6 +341,23 @@ def test_a_full_disk_refuses_and_the_extent_goes_on_afterwards() -> None:
     simulate(main())
 
 
+def test_a_disk_that_is_full_while_several_blocks_are_under_way_seals_nothing() -> None:
+    async def main() -> None:
+        node = await node_in(World())
+        await node.put(b"0")
+        node.store.before = lambda table, _: Full("no room") if table is LOG_BLOCKS else None
+        bodies = [bytes([number]) * 500_000 for number in range(1, 7)]  # two of them are a block
+        refused = await asyncio.gather(*[node.put(body) for body in bodies], return_exceptions=True)
+        assert [type(one) for one in refused] == [Full] * len(bodies)
+        node.store.before = lambda _, __: None
+        assert (await node.put(b"1")).first == 1
+        await node.clock.sleep(1)
+        assert all_of(await everything(node)) == [b"0", b"1"]
+        assert [extent.state for extent in await node.extents.look()] == ["open"]
+
+    simulate(main())
+
+
 @pytest.mark.parametrize("mode", ["ap", "cp"])
 def test_the_extent_of_a_dead_writer_is_sealed_with_all_that_it_confirmed(mode: str) -> None:
     async def main() -> None:
