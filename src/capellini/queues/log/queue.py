@@ -347,7 +347,7 @@ class LogQueue:
         self, group: str, verb: str, texts: Sequence[str], values: Sequence[int | None]
     ) -> list[Done | Problem]:
         results: list[Done | Problem] = [STALE] * len(texts)
-        items: dict[tuple[str, int, int, int | None], tuple[Settle, list[int]]] = {}
+        items: dict[tuple[object, ...], tuple[Settle, list[int]]] = {}
         sent_ms = self.place.now_ms()
         for index, text in enumerate(texts):
             try:
@@ -356,7 +356,8 @@ class LogQueue:
                 results[index] = Problem.of(error)
                 continue
             if receipt.generation in (self.place.generation, UNSAID):
-                key = (receipt.extent, receipt.epoch, receipt.delivery, values[index])
+                of = (receipt.extent, receipt.reader, receipt.epoch, receipt.delivery, receipt.first, receipt.count)
+                key = (*of, receipt.code, values[index])  # all that it proves: another reader may have these numbers
                 item, indexes = items.setdefault(key, (receipt.settle(verb, values[index]), []))
                 if indexes:
                     item.ranges.append((receipt.number, 1))
