@@ -103,3 +103,19 @@ def test_a_look_goes_no_further_than_it_takes(name: str, monkeypatch: pytest.Mon
         assert found == [b"%d" % number for number in range(12)]
 
     run(work(), 1)
+
+
+def test_looking_on_at_extents_in_which_nothing_comes_keeps_nothing() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("ab")
+        await (await nodes["a"].queue()).create_group("g", "earliest", {})
+        await put(nodes["a"], [b"1"])
+        (writer,) = (await nodes["a"].queue()).writers.accepting()
+        queue = await nodes["b"].queue()
+        await nodes["b"].clock.sleep(2)
+        reading = queue.readers.reading(writer.extent.name)
+        await reading.look(1)  # behind the last message
+        assert reading.top() == 1, "an empty block says what is confirmed"
+        assert not nodes["b"].keeper.shelf._firsts
+
+    run(work(), 1)
