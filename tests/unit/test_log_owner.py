@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from capellini.model.errors import Unavailable
 from capellini.model.log import LogParcel
 from capellini.queues.log.cursors import read_cursor
 from capellini.queues.log.owner import BURY_AT_ONCE, Owner
+from capellini.queues.log.queue import LOOK_S, WOKEN
 from capellini.store.simulation.loop import run
 
 DEAD = "q.g.dead"
@@ -487,3 +489,39 @@ def test_what_was_taken_for_a_caller_who_left_is_given_back_at_once() -> None:
 
 async def _failing(owner: Owner) -> None:
     raise Unavailable("the store is away")
+
+
+def test_a_message_wakes_few_of_very_many_who_wait_and_many_messages_all() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node, looks = await _grouped(nodes), 0
+        queue = await node.queue()
+        await put(node, [b"begun"])
+        await settle(node, await pull(node))
+        take = queue._take
+
+        async def counted(*arguments: Any) -> list[LogParcel]:
+            nonlocal looks
+            looks += 1
+            return await take(*arguments)
+
+        queue._take = counted  # type: ignore[method-assign]
+        tasks = [asyncio.ensure_future(queue.pull("g", 1, 1 << 20, 20.0)) for _ in range(10 * WOKEN)]
+        await until(node.clock, lambda: _looked(lambda: looks, len(tasks)))
+        looks = 0
+        await put(node, [b"one"])
+        done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1 and looks <= 2 * WOKEN
+        gone = next(iter(waiting))
+        gone.cancel()  # who leaves keeps nothing from the others
+        before_s = node.clock.elapsed_s()
+        await put(node, [b"%d" % number for number in range(len(waiting) - 1)])
+        found = await asyncio.gather(*(waiting - {gone}))
+        assert len({body for parcels in found for body in bodies_in(parcels)}) == len(waiting) - 1
+        assert node.clock.elapsed_s() - before_s < LOOK_S, "those who get something wake the next"
+
+    run(work(), 1)
+
+
+async def _looked(looks: Callable[[], int], most: int) -> bool:
+    return looks() >= most
