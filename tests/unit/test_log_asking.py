@@ -9,7 +9,7 @@ from capellini.model.dues import due_of
 from capellini.model.errors import Invalid, NotFound
 from capellini.model.log import LogService
 from capellini.model.message import NewMessage
-from capellini.model.service import Done, NackItem, Problem, Put
+from capellini.model.service import Done, ExtendItem, NackItem, Problem, Put
 from capellini.node.node import Node
 
 WAIT_S = 10.0
@@ -73,6 +73,30 @@ async def test_receipts_of_another_group_are_stale_and_those_for_no_group_are_to
     with pytest.raises(NotFound, match="no group nope"):
         await node.service.ack("feed@nope", [held.receipt])
     (answer,) = await node.service.ack("feed@g", [held.receipt])
+    assert isinstance(answer, Done)
+
+
+async def test_a_receipt_proves_nothing_for_another_one_of_the_same_call(node: Node) -> None:
+    """Deliveries of two groups, or of one before and after a seek, may have the same numbers."""
+    await node.service.create("feed", "log")
+    log = log_of(node)
+    for group in ("g", "other"):
+        await log.create_group("feed", group)
+    await node.service.put("feed", [NewMessage(b"1"), NewMessage(b"2")])
+    foreign = await node.service.get("feed@other", 2, WAIT_S)
+    before = await node.service.get("feed@g", 2, WAIT_S)
+    await log.seek_group("feed", "g", "earliest")
+    held = await node.service.get("feed@g", 2, WAIT_S)
+    for wrong in (before[1], foreign[1]):
+        good, bad = await node.service.extend(
+            "feed@g", [ExtendItem(held[0].receipt, 60.0), ExtendItem(wrong.receipt, 60.0)]
+        )
+        assert isinstance(good, Done)
+        assert isinstance(bad, Problem) and bad.error == "stale"
+    bad, good = await node.service.ack("feed@g", [before[1].receipt, held[0].receipt])
+    assert isinstance(bad, Problem) and bad.error == "stale"
+    assert isinstance(good, Done)
+    (answer,) = await node.service.ack("feed@g", [held[1].receipt])
     assert isinstance(answer, Done)
 
 

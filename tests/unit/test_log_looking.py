@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.unit.log_world import LogNode, crash, pull, put, simulated
 
 from capellini.cli.debug import _extent_rows
 from capellini.model.log import ExtentView
+from capellini.model.message import Peeked
+from capellini.queues.log.groups import Group
+from capellini.queues.log.looking import Looking, Place, place_of
+from capellini.queues.log.reading import Reading
 from capellini.store.simulation.loop import run
 
 
@@ -58,5 +64,58 @@ def test_it_is_said_of_which_group_nothing_new_is_handed_out_and_why(monkeypatch
         for node in nodes.values():  # the one that reads it, and another
             said = (await _only_extent(node)).says
             assert said.endswith("g: too many deliveries are in flight: consumers must ack")
+
+    run(work(), 1)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_look_goes_no_further_than_it_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the node that reads the extents, and by another one."""
+    looked: list[Peeked] = []
+    shown = Looking._shown
+
+    async def counted(self: Looking, group: Group, reading: Reading, *more: Any) -> list[Peeked]:
+        found = await shown(self, group, reading, *more)
+        looked.extend(found)
+        return found
+
+    monkeypatch.setattr(Looking, "_shown", counted)
+
+    async def work() -> None:
+        _, nodes = await simulated("ab")
+        node, queue = nodes["a"], await nodes["a"].queue()
+        await queue.create_group("g", "earliest", {})
+        for number in range(6):
+            await put(node, [b"%d" % (2 * number), b"%d" % (2 * number + 1)])
+            for writer in queue.writers.accepting():
+                queue.writers._retire(writer)
+                await writer.over.wait()
+        await node.clock.sleep(2)  # until both have heard of all of them
+        peeking = await nodes[name].queue()
+        group = await peeking.groups.live("g")
+        found: list[bytes] = []
+        after: Place | None = None
+        while page := await peeking.looking.peek(group, 3, after):
+            found += [one.body for one in page]
+            after = place_of(page[-1].id)
+            assert len(looked) <= 3 * len(nodes)  # each is asked for as many
+            looked.clear()
+        assert found == [b"%d" % number for number in range(12)]
+
+    run(work(), 1)
+
+
+def test_looking_on_at_extents_in_which_nothing_comes_keeps_nothing() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("ab")
+        await (await nodes["a"].queue()).create_group("g", "earliest", {})
+        await put(nodes["a"], [b"1"])
+        (writer,) = (await nodes["a"].queue()).writers.accepting()
+        queue = await nodes["b"].queue()
+        await nodes["b"].clock.sleep(2)
+        reading = queue.readers.reading(writer.extent.name)
+        await reading.look(1)  # behind the last message
+        assert reading.top() == 1, "an empty block says what is confirmed"
+        assert not nodes["b"].keeper.shelf._firsts
 
     run(work(), 1)

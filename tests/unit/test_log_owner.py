@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from capellini.model.errors import Unavailable
 from capellini.model.log import LogParcel
 from capellini.queues.log.cursors import read_cursor
 from capellini.queues.log.owner import BURY_AT_ONCE, Owner
+from capellini.queues.log.queue import LOOK_S, WOKEN
 from capellini.store.simulation.loop import run
 
 DEAD = "q.g.dead"
@@ -78,6 +80,75 @@ def test_a_message_that_takes_its_owner_with_it_ends_in_the_dead_letters() -> No
         assert await other.dead(DEAD) == [b"poison"]
 
     run(work(), 1)
+
+
+def test_what_a_pull_had_no_room_for_does_not_count_as_delivered() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("abcd", visibility_s=60.0)
+        node = await _grouped(nodes, delivery_limit=2)
+        for number in range(20):
+            await put(node, [b"%02d" % number * 5_000])
+        await settle(node, await pull(node, count=20), "nack")
+        queue = await node.queue()
+        few = await queue.pull("g", 20, 40_000, 5.0)
+        assert [parcel.deliveries for parcel in few] == [2] * len(few) and len(bodies_in(few)) == 3
+        await settle(node, few)
+        await until(node.clock, lambda: _is_written(node))
+        crash(node, nodes)
+        other = next(iter(nodes.values()))
+        found: list[bytes] = []
+        while more := bodies_in(await pull(other, wait_s=20.0)):
+            found += more
+        assert sorted(body[:2] for body in found) == [b"%02d" % number for number in range(3, 20)]
+        assert await other.dead(DEAD) == []
+
+    run(work(), 1)
+
+
+def test_what_was_given_back_unseen_does_not_count_for_a_successor() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node = await _grouped(nodes, delivery_limit=2)
+        await put(node, [b"m"])
+        await settle(node, await pull(node), "nack")
+        again = await pull(node)
+        assert _counts(again) == {b"m": 2}
+        await settle(node, again, "release")
+        crash(node, nodes)
+        (other,) = nodes.values()
+        assert bodies_in(await pull(other, wait_s=20.0)) == [b"m"]
+
+    run(work(), 1)
+
+
+async def _is_written(node: LogNode) -> bool:
+    return not (await _owner(node))._cursors.behind
+
+
+async def test_a_filter_that_is_taken_back_while_messages_are_read_breaks_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await embedded(tmp_path)
+    queue = await node.queue()
+    await queue.create_group("g", "earliest", {"filter": {"color": ["red"]}})
+    await put(node, [b"first"], [{"color": "red"}])
+    await asyncio.gather(*[put(node, [b"%d" % at], [{"color": "red"}]) for at in range(100)])
+    await settle(node, await pull(node, count=1))
+    owner, changed = await _owner(node), False
+    read = owner._blocks
+
+    async def while_it_changes(*arguments: Any) -> Any:
+        nonlocal changed
+        if not changed:
+            changed = True
+            await queue.change_group("g", {"filter": {}})
+        return await read(*arguments)
+
+    monkeypatch.setattr(owner, "_blocks", while_it_changes)
+    found = bodies_in(await pull(node, count=7))
+    assert found == [b"%d" % at for at in range(7)]
+    assert await drained(node, wait_s=0.2) == [b"%d" % at for at in range(7, 100)]
+    await closed(node)
 
 
 def test_nacks_wait_longer_each_time_up_to_a_bound() -> None:
@@ -418,3 +489,39 @@ def test_what_was_taken_for_a_caller_who_left_is_given_back_at_once() -> None:
 
 async def _failing(owner: Owner) -> None:
     raise Unavailable("the store is away")
+
+
+def test_a_message_wakes_few_of_very_many_who_wait_and_many_messages_all() -> None:
+    async def work() -> None:
+        _, nodes = await simulated("a")
+        node, looks = await _grouped(nodes), 0
+        queue = await node.queue()
+        await put(node, [b"begun"])
+        await settle(node, await pull(node))
+        take = queue._take
+
+        async def counted(*arguments: Any) -> list[LogParcel]:
+            nonlocal looks
+            looks += 1
+            return await take(*arguments)
+
+        queue._take = counted  # type: ignore[method-assign]
+        tasks = [asyncio.ensure_future(queue.pull("g", 1, 1 << 20, 20.0)) for _ in range(10 * WOKEN)]
+        await until(node.clock, lambda: _looked(lambda: looks, len(tasks)))
+        looks = 0
+        await put(node, [b"one"])
+        done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1 and looks <= 2 * WOKEN
+        gone = next(iter(waiting))
+        gone.cancel()  # who leaves keeps nothing from the others
+        before_s = node.clock.elapsed_s()
+        await put(node, [b"%d" % number for number in range(len(waiting) - 1)])
+        found = await asyncio.gather(*(waiting - {gone}))
+        assert len({body for parcels in found for body in bodies_in(parcels)}) == len(waiting) - 1
+        assert node.clock.elapsed_s() - before_s < LOOK_S, "those who get something wake the next"
+
+    run(work(), 1)
+
+
+async def _looked(looks: Callable[[], int], most: int) -> bool:
+    return looks() >= most

@@ -287,6 +287,43 @@ def test_a_seal_whose_answer_stays_lost_makes_it_unknown_and_is_made_up_for() ->
     simulate(main())
 
 
+def test_what_two_broken_writers_hand_back_waits_for_both_seals() -> None:
+    """Else what one of them may have written would be in its extent, and in the next one, too."""
+
+    async def main() -> None:
+        world, nodes = World(), {}
+        node, other = [await node_in(world, name, nodes, lease_s=2.0) for name in "ab"]
+        await node.put(b"0")
+        node.writers.follow({"a": 2}, {"a"})
+        await node.writers.turn()
+        early, late = node.writers.accepting()
+
+        def before(table: Table, what: Batch | Cas) -> Unavailable | Unknown | None:
+            if table is LOG_BLOCKS and isinstance(what, Batch) and what.partition[2] == early.extent.name:
+                return Unavailable("told to")
+            sealed = {change.key for change in what.changes} if isinstance(what, Cas) else set()
+            held = (early.extent.name,) in sealed and not late.broken  # until the other writer has broken, too
+            return Unknown("told to") if held or (late.extent.name,) in sealed else None
+
+        def after(table: Table, what: Batch | Cas) -> Unknown | None:
+            there = table is LOG_BLOCKS and isinstance(what, Batch) and what.partition[2] == late.extent.name
+            return Unknown("told to") if there else None
+
+        node.store.before, node.store.after = before, after
+        first, second = await asyncio.gather(node.put(b"1"), node.put(b"2"), return_exceptions=True)
+        assert late.broken and isinstance(second, Unknown)
+        assert not isinstance(first, Exception) and first.extent not in (early.extent.name, late.extent.name)
+        del nodes["a"]
+        node.writers.abandon()
+        await node.lease.stop()
+        for _ in range(5):  # the other node finds the end of what the first one left
+            await other.clock.sleep(2)
+            await other.turn()
+        assert sorted(all_of(await everything(other))) == [b"0", b"1", b"2"]
+
+    simulate(main())
+
+
 def test_a_full_disk_refuses_and_the_extent_goes_on_afterwards() -> None:
     async def main() -> None:
         node = await node_in(World())
@@ -300,6 +337,23 @@ def test_a_full_disk_refuses_and_the_extent_goes_on_afterwards() -> None:
         assert (answer.first, answer.duplicate) == (1, False)
         assert (await node.put(b"1", producer=P, sequence=2)) == type(answer)(answer.extent, 1, 1, True)
         assert len(await node.extents.look()) == 1
+
+    simulate(main())
+
+
+def test_a_disk_that_is_full_while_several_blocks_are_under_way_seals_nothing() -> None:
+    async def main() -> None:
+        node = await node_in(World())
+        await node.put(b"0")
+        node.store.before = lambda table, _: Full("no room") if table is LOG_BLOCKS else None
+        bodies = [bytes([number]) * 500_000 for number in range(1, 7)]  # two of them are a block
+        refused = await asyncio.gather(*[node.put(body) for body in bodies], return_exceptions=True)
+        assert [type(one) for one in refused] == [Full] * len(bodies)
+        node.store.before = lambda _, __: None
+        assert (await node.put(b"1")).first == 1
+        await node.clock.sleep(1)
+        assert all_of(await everything(node)) == [b"0", b"1"]
+        assert [extent.state for extent in await node.extents.look()] == ["open"]
 
     simulate(main())
 

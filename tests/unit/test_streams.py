@@ -7,11 +7,12 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.bare_streams import GET, PUT, Logged, closed, logged_place, tell, told
+from tests.unit.bare_streams import GET, PUT, Logged, closed, framed, logged_place, tell, told
 from tests.unit.raw_http import SMALL, until
 from websockets.exceptions import InvalidStatus
+from websockets.frames import Frame, Opcode
 
-from capellini.api import streams
+from capellini.api import streams, websocket
 from capellini.model.chunks import pack
 from capellini.model.errors import Overloaded, Unavailable
 
@@ -172,6 +173,25 @@ async def test_what_was_pulled_for_a_consumer_that_left_is_given_back(logged: Lo
     logged.log.pulled.set()
     await stream.ended
     assert logged.log.back["readers"] == [(0, 1)]
+
+
+async def test_what_comes_after_a_consumer_said_that_it_closes_is_for_others(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "LINGER_S", 60.0)  # it does not end the connection yet
+    wire = await logged.wire(GET)
+    wire.send(framed("credit", 10))
+    await until(lambda: logged.log.pulls == 1)
+    stream = await logged.stream()
+    wire.send(Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=True))
+    await until(lambda: not stream.open)
+    await logged.log.append("events", pack([b"later"]))
+    socket = await logged.open(GET)
+    await tell(socket, "credit", 10)
+    name, parcel = await told(socket)
+    assert (name, parcel[4:7]) == ("deliver", [0, 1, 1])
+    await socket.close()
+    wire.writer.transport.abort()
 
 
 async def test_a_stream_that_ends_without_a_word_is_forgotten(logged: Logged) -> None:

@@ -359,6 +359,12 @@ class ConsumerStream(Stream):
             self._begin(_over(self._pump.stop()))
         super().signal(reason)
 
+    def _closing(self) -> None:
+        """Nothing is sent any more, though the connection may last for a while: what comes now is for others."""
+        if self._closed_at_s is None:
+            self._begin(_over(self._pump.stop()))
+        super()._closing()
+
     def lost(self, reason: str) -> None:
         self._begin(_over(self._pump.stop()))
         super().lost(reason)

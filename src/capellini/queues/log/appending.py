@@ -289,10 +289,10 @@ class Writer:
                 self.abandon()
                 return
             if flight.error is not None and flight.items:
-                if isinstance(flight.error, Full) and all(isinstance(f.error, Full) for f in flights if f.items):
+                if all(isinstance(f.error, Full) for f in flights if f.items and f.landed):
                     if all(later.landed for later in flights):
                         self._rewind()
-                    break
+                    break  # else it is seen what becomes of the others
                 self._break(flight.error)
                 return
             flights.popleft()

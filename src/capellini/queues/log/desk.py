@@ -338,6 +338,7 @@ class Desk:
             self.standing.leave(first, end)
             self.out = first
         else:
+            self.pages.uncount(first, end, deliveries)
             self.standing.back(first, end, deliveries, 0)
 
     def skip(self, first: int, end: int) -> None:
@@ -389,6 +390,7 @@ class Desk:
         found = self._cut(flight, ranges)
         for first, end in found:
             self.flying -= end - first
+            self.pages.uncount(first, end, flight.deliveries - 1)
             self.standing.back(first, end, flight.deliveries - 1, now_ms)
         if not flight.left:
             del self.flights[delivery]

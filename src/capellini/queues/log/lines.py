@@ -124,8 +124,9 @@ class Lines:
         try:
             while line.items or line.behind:
                 if line.behind:
-                    await line.behind[-1].over.wait()
-                    line.behind.pop()
+                    before = line.behind[0]
+                    await before.over.wait()
+                    line.behind.remove(before)  # others may have broken meanwhile: they are waited for as well
                     continue
                 target = await self._target(producer, forwarded)
                 if line.behind:

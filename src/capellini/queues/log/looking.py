@@ -209,23 +209,33 @@ class Looking:
     # Messages
 
     async def peek(self, group: Group, count: int, after: Place | None) -> list[Peeked]:
-        """What the group has not finished, by extent and number, the oldest extents first."""
-        found: dict[Place, Peeked] = {place_of(one.id): one for one in await self.peek_here(group, count, after)}
-        nodes: set[str] = set()
-        for extent in await self._unfinished(group):
-            if (extent.name, group.reader) in self._readers.owners:
+        """What the group has not finished, by extent and number, the oldest extents first. No further than it takes: a
+        group may be a thousand extents behind."""
+        found: list[Peeked] = []
+        asked: dict[str, list[Peeked]] = {}  # by node
+        for extent in self._extents.known():
+            if page_full(found, count):
+                break
+            if after is not None and extent.name < after.extent:
                 continue
-            owned = await self._readers.rows.owner(extent.name, group.reader)
-            if owned.node and owned.node != self._place.node and owned.node not in nodes:
-                nodes.add(owned.node)
-                for one in await self._peek_at(owned.node, group, count, after):
-                    found[place_of(one.id)] = one
-        for extent in await self._unfinished(group):
-            if not any(place.extent == extent.name for place in found):
-                _, pages, reading = await self._stored(extent, group)
-                for one in await self._shown(group, reading, pages, None, count, after):
-                    found[place_of(one.id)] = one
-        return _page([found[place] for place in sorted(found)], count)
+            if not await self._readers.has_finished(extent, group):
+                found += await self._peek_in(extent, group, count - len(found), after, asked)
+        return _page(found, count)
+
+    async def _peek_in(
+        self, extent: Extent, group: Group, count: int, after: Place | None, asked: dict[str, list[Peeked]]
+    ) -> list[Peeked]:
+        owner = self._readers.owners.get((extent.name, group.reader))
+        if owner is not None and owner.acts():
+            return await self._shown(group, owner.reading, owner.desk.pages, owner.desk, count, after)
+        node = (await self._readers.rows.owner(extent.name, group.reader)).node
+        if node and node != self._place.node:
+            if node not in asked:  # with all that it reads, the oldest first
+                asked[node] = await self._peek_at(node, group, count, after)
+            if found := [one for one in asked[node] if place_of(one.id).extent == extent.name]:
+                return found
+        _, pages, reading = await self._stored(extent, group)
+        return await self._shown(group, reading, pages, None, count, after)
 
     async def peek_all(self, count: int, after: Place | None) -> list[Peeked]:
         """All that is kept, for nobody: by extent and number, the oldest extents first."""

@@ -10,9 +10,9 @@
                      counts: of those delivered twice or more, runs of (gap, length, deliveries) or nil, as varints;
                      hidden: of those nacked with a delay, runs of (gap, length, when it is over in ms since 1970)
 
-What is finished or moved stays so, and counts rise until their message is finished; who is hidden is so until its time
-or its next delivery. Of one epoch the page that was written last says all; whoever reads takes the head's word for all
-below `next`.
+What is finished or moved stays so. Counts rise until their message is finished, unless a delivery came to nothing
+(`uncount`). Who is hidden is so until its time or its next delivery. Of one epoch the page that was written last says
+all; whoever reads takes the head's word for all below `next`.
 """
 
 from __future__ import annotations
@@ -160,6 +160,18 @@ class Pages:
             page.counts[start:stop] = min(deliveries, MOST_COUNT)
             if page.hidden is not None:
                 page.hidden[start:stop] = 0
+
+    def uncount(self, first: int, end: int, deliveries: int) -> None:
+        """They were counted for one delivery more, and nobody got them, or looked at them."""
+        told = deliveries if deliveries > 1 else 0
+        for number, start, stop in self._parts(first, end):
+            page = self._pages.get(number)
+            if page is None or page.counts is None:
+                continue
+            part = page.counts[start:stop]
+            if (part > told).any():
+                part[part > told] = told
+                self._page(number)
 
     def hide(self, first: int, end: int, at_ms: int) -> None:
         """These are not to be had before, whoever owns the extent then."""

@@ -148,11 +148,18 @@ class Filling:
 
 
 def first_of(piece: Piece, count: int) -> Piece:
-    """So many of them at most. Only a group that filters picks more than it was asked for: then a piece is a chunk."""
+    """So many of them at most: a group that filters picks more than it was asked for, and its filter may have been
+    taken back since."""
     if piece.end - piece.first <= count or piece.data is None:
         return piece
-    data = chunks.part(piece.data, chunks.head_of(piece.data), 0, count)
-    return Piece(piece.first, piece.first + count, data)
+    parts: list[bytes] = []
+    left = count
+    for head in chunks.heads_of(piece.data):
+        parts.append(chunks.part(piece.data, head, 0, min(left, head.count)))
+        left -= head.count
+        if left <= 0:
+            break
+    return Piece(piece.first, piece.first + count, b"".join(parts))
 
 
 def _share(head: chunks.Head, most_bytes: int) -> int:

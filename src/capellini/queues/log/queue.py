@@ -10,6 +10,7 @@ owners of its extents, here or at other nodes; acks go to the owner that deliver
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
@@ -48,6 +49,8 @@ LEASED_S: Final = 3.0  # a put waits so long for this node's lease
 LEASED_LOOK_S: Final = 0.02
 SEND_TRIES: Final = 3  # nodes that a put is sent on to, until one takes it
 LOOK_S: Final = 0.5  # between looks at nothing: what comes here wakes who waits
+WOKEN: Final = 32  # consumers of a group that are woken at a time; those who get something wake the next
+LOOK_MOST_S: Final = 1.5  # between looks of one of very many consumers that wait: together they look often enough
 MOST_BODY: Final = 4_194_304  # of what was checked before against the queue's own limit: what options allow at most
 CHUNK_BYTES: Final = 1024 * 1024  # of messages that are put together
 GET_BYTES: Final = 4 * 1024 * 1024  # of one get of single messages
@@ -79,7 +82,8 @@ class LogQueue:
         self.place, self.extents, self.writers = place, extents, writers
         self.groups, self.readers = groups, readers
         self._peers, self._current, self._make_queue = peers, current, make_queue
-        self._waiting: dict[asyncio.Event, None] = {}  # in the order of coming: a set's is chance
+        self._waiting: dict[asyncio.Event, str] = {}  # and for which group; in the order of coming
+        self._pulls: Counter[str] = Counter()  # how many wait, by group
         self._others_s: dict[str, float] = {}  # by group: when other nodes were asked
         self._stopping = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -99,9 +103,12 @@ class LogQueue:
             await asyncio.shield(self._looking)
 
     def wake(self) -> None:
-        """Something may be had: whoever waits looks again."""
-        for waiting in self._waiting:
-            waiting.set()
+        """Something may be had: whoever waits looks again. Not all of a thousand at once for one message."""
+        left = dict.fromkeys(self._pulls, WOKEN)
+        for nudge, group in self._waiting.items():
+            if left[group]:
+                left[group] -= 1
+                nudge.set()
 
     # Putting
 
@@ -242,10 +249,13 @@ class LogQueue:
         deadline_s = place.clock.elapsed_s() + wait_s
         visibility_ms = None if visibility_s is None else whole_ms(visibility_s)
         nudge = asyncio.Event()
-        self._waiting[nudge] = None
+        parcels: list[LogParcel] | None = None
+        self._waiting[nudge] = group
+        self._pulls[group] += 1
         try:
             while True:
                 nudge.clear()
+                parcels = None
                 await self._current(False)
                 await self.ready()
                 found = await self.groups.used(group)
@@ -255,10 +265,20 @@ class LogQueue:
                     return parcels
                 await rest(place.clock, nudge, min(left_s, self._rest_s(found)))
         finally:
-            del self._waiting[nudge]
+            self._gone(nudge, woken=parcels != [] or nudge.is_set())
+
+    def _gone(self, nudge: asyncio.Event, woken: bool) -> None:
+        """It waits no more. `woken`: instead of others, who may find more than it took, or what it left."""
+        group = self._waiting.pop(nudge)
+        self._pulls[group] -= 1
+        if woken and self._pulls[group] >= WOKEN:
+            self.wake()
+        if not self._pulls[group]:
+            del self._pulls[group]
 
     def _rest_s(self, group: Group) -> float:
         rest_s = POLL_S if self.readers.nodes(group) else LOOK_S
+        rest_s = min(rest_s * max(1.0, self._pulls[group.name] / WOKEN), LOOK_MOST_S)
         at_ms = self.readers.next_ms(group)
         return rest_s if at_ms is None else min(rest_s, max(0.0, (at_ms - self.place.now_ms()) / 1000) + 0.001)
 
@@ -347,7 +367,7 @@ class LogQueue:
         self, group: str, verb: str, texts: Sequence[str], values: Sequence[int | None]
     ) -> list[Done | Problem]:
         results: list[Done | Problem] = [STALE] * len(texts)
-        items: dict[tuple[str, int, int, int | None], tuple[Settle, list[int]]] = {}
+        items: dict[tuple[object, ...], tuple[Settle, list[int]]] = {}
         sent_ms = self.place.now_ms()
         for index, text in enumerate(texts):
             try:
@@ -356,7 +376,8 @@ class LogQueue:
                 results[index] = Problem.of(error)
                 continue
             if receipt.generation in (self.place.generation, UNSAID):
-                key = (receipt.extent, receipt.epoch, receipt.delivery, values[index])
+                of = (receipt.extent, receipt.reader, receipt.epoch, receipt.delivery, receipt.first, receipt.count)
+                key = (*of, receipt.code, values[index])  # all that it proves: another reader may have these numbers
                 item, indexes = items.setdefault(key, (receipt.settle(verb, values[index]), []))
                 if indexes:
                     item.ranges.append((receipt.number, 1))
@@ -416,7 +437,8 @@ class LogQueue:
     def stop_waiting(self) -> None:
         """Long polls end now, with nothing: the node is going away."""
         self._stopping = True
-        self.wake()
+        for nudge in self._waiting:
+            nudge.set()
 
 
 def _heard(task: asyncio.Task[Any]) -> None:

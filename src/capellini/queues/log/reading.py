@@ -39,10 +39,10 @@ class Shelf:
         self.bytes = 0
 
     def add(self, where: Where, blocks: Sequence[Block]) -> None:
-        firsts = self._firsts.setdefault(where, [])
         for block in blocks:
             if not block.count:
-                continue
+                continue  # nothing is kept of an extent that has no others, not even its name
+            firsts = self._firsts.setdefault(where, [])
             key = (where, block.first)
             if key in self._blocks:
                 self._blocks.move_to_end(key)
