@@ -133,6 +133,32 @@ async def test_what_a_loop_over_messages_fetched_and_did_not_hand_out_goes_back(
     assert len(service.nacked) == 4
 
 
+@pytest.mark.parametrize("how", ["broken off", "still held"])
+async def test_what_a_loop_that_nobody_closed_had_fetched_goes_back_with_the_client(how: str) -> None:
+    service = MemoryService()
+    async with AsyncClient[bytes](PatientService(service, Patience(), RealClock(), random.Random(1))) as client:
+        await client.create_queue("jobs")
+        await client.put_many("jobs", [b"x"] * 5)
+        messages = client.messages("jobs", count=5)
+        async for _ in messages:
+            break
+        if how == "broken off":
+            del messages  # asyncio hears of it, and ends it a turn later
+    assert len(service.nacked) == 4
+
+
+async def test_what_a_loop_that_nobody_closed_had_fetched_goes_back_once() -> None:
+    service = MemoryService()
+    client = AsyncClient[bytes](PatientService(service, Patience(), RealClock(), random.Random(1)))
+    await client.create_queue("jobs")
+    await client.put_many("jobs", [b"x"] * 5)
+    messages = client.messages("jobs", count=5)
+    await anext(messages)
+    await client.close()
+    await messages.aclose()
+    assert len(service.nacked) == 4
+
+
 @pytest.mark.parametrize("how", ["cancelled", "stopped", "gave up late"])
 async def test_what_is_taken_as_the_loop_ends_goes_back(how: str) -> None:
     service = MemoryService()
