@@ -230,7 +230,7 @@ class AsyncClient(Generic[T]):
         self, queue: str, *, count: int = 1, visibility_s: float | None = None
     ) -> AsyncGenerator[AsyncMessage[T], None]:
         """Messages without end, `count` fetched at a time; ack each yourself. Waits for messages, and for the node.
-        Close it (`aclosing`) when done: what was fetched and not handed out then goes back; else when the client does."""
+        Close it (`aclosing`) when done: what was fetched and not handed out then goes back, else with the client."""
         get = partial(self.get, queue, count, wait_s=POLL_S, visibility_s=visibility_s)
         take = steady(get, self._clock, self._chance, POLL_S)
         left: deque[AsyncMessage[T]] = self._gets.ahead(partial(self._give_back, queue))
