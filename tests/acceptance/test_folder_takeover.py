@@ -174,6 +174,59 @@ def test_a_forked_child_does_not_keep_the_folder_of_its_parent(tmp_path: Path) -
         os.kill(child, signal.SIGKILL)
 
 
+EXITS: Final = """
+import os, signal, sys, time, capellini
+
+client = capellini.connect(sys.argv[1])
+client.create_queue("jobs")
+client.put("jobs", b"x")
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    with capellini.connect(sys.argv[1]) as own:
+        own.put("jobs", b"y")
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), client.statistics("jobs").ready, flush=True)
+"""
+
+
+def test_a_forked_child_exits_as_it_says(tmp_path: Path) -> None:
+    address = f"rocks:{tmp_path / 'folder'}"
+    done = subprocess.run(
+        [sys.executable, "-c", EXITS, address], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "7 2\n"), done.stderr
+
+
+OPENS: Final = """
+import os, signal, sys, capellini
+
+with capellini.connect(sys.argv[1]) as client:
+    client.create_queue("jobs")
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        with capellini.connect(sys.argv[1]) as own:
+            own.put("jobs", b"y")
+    except capellini.CannotOpen as error:
+        print(error, flush=True)
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+with capellini.connect(sys.argv[1]) as client:
+    client.put("jobs", b"x")
+"""
+
+
+def test_a_forked_child_is_told_that_it_cannot_own_a_folder_where_its_parent_did(tmp_path: Path) -> None:
+    address = f"rocks:{tmp_path / 'folder'}"
+    done = subprocess.run(
+        [sys.executable, "-c", OPENS, address], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "forked" in done.stdout and "capellini serve" in done.stdout
+
+
 def test_closing_ends_a_consumer_in_another_thread(tmp_path: Path) -> None:
     client = capellini.connect(f"rocks:{tmp_path / 'folder'}")
     client.create_queue("jobs")

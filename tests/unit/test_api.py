@@ -67,6 +67,29 @@ async def test_a_bare_body_is_one_message(place: Place) -> None:
     assert (await place.ask("POST", "/v1/queues/q/messages", b"x", **headers, Capellini_Delay_S="-1")).status == 400
 
 
+@pytest.mark.parametrize(
+    ("accept", "packed"),
+    [
+        ("application/json, application/msgpack;q=0", False),
+        ("application/json, application/msgpack;q=0.5", False),
+        ("application/json;q=0.9, application/msgpack; q=1.0", True),
+        ("application/json, application/msgpack", True),
+        ("application/json;q=oops, application/msgpack;q=0.1", False),
+    ],
+)
+async def test_the_form_of_an_answer_is_the_one_that_is_liked_more(place: Place, accept: str, packed: bool) -> None:
+    answer = await place.ask("GET", "/v1/queues/q", None, Accept=accept)
+    assert (answer.headers["content-type"] == "application/msgpack") == packed
+
+
+async def test_what_is_said_of_a_bare_body_twice_is_refused(place: Place) -> None:
+    headers = {"Content_Type": "application/octet-stream", "Capellini_Delay_S": "1"}
+    put = await place.ask("POST", "/v1/queues/q/messages?delay_s=5", b"x", **headers)
+    assert (put.status, "give it once" in put.json["says"]) == (400, True)
+    assert not place.service.held["q"].ready
+    assert (await place.ask("POST", "/v1/queues/q/messages?key=k", b"x", **headers)).status == 200
+
+
 async def test_a_bare_body_with_a_header_that_nobody_knows_is_refused(place: Place) -> None:
     """A delay that is spelled wrong is not left out silently."""
     headers = {"Content_Type": "application/octet-stream", "Capellini_Producer": "me"}

@@ -13,6 +13,8 @@ import capellini
 from capellini.client.aio import AsyncClient
 from capellini.client.batch import LONELY, Batcher
 from capellini.model.errors import Invalid
+from capellini.model.message import NewMessage
+from capellini.model.service import Done, Put
 
 
 class Sink:
@@ -248,3 +250,19 @@ async def test_a_put_with_a_wrong_setting_spoils_no_other_in_its_batch(
         client.put("jobs", b"good", key="good"), client.put("jobs", b"bad", **wrong), return_exceptions=True
     )
     assert isinstance(good, str) and isinstance(bad, Invalid)
+
+
+async def test_a_list_that_its_caller_empties_meanwhile_spoils_nothing(client: AsyncClient[bytes]) -> None:
+    await client.put_many("jobs", [b"x"] * 3)
+    messages = await client.get("jobs", 2, wait_s=5)
+    acks = asyncio.create_task(client.ack_many("jobs", messages))
+    keyed = [NewMessage(b"a", key="a"), NewMessage(b"b")]
+    puts = asyncio.create_task(client.put_many("jobs", keyed))
+    await asyncio.sleep(0)  # they have begun
+    messages.clear()
+    keyed.clear()
+    async with asyncio.timeout(10):
+        assert [type(result) for result in await acks] == [Done, Done]
+        assert [type(result) for result in await puts] == [Put, Put]
+        (last,) = await client.get("jobs")
+        await last.ack()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.memory_service import MemoryService
 
 from capellini.client.aio import AsyncClient
-from capellini.client.consuming import NACK_MOST_S, Consumer, Plan, nack_delay_s, steady
+from capellini.client.consuming import NACK_MOST_S, Consumer, Failed, Plan, nack_delay_s, steady
 from capellini.client.lanes import ranges_of
 from capellini.client.messages import AsyncMessage
 from capellini.client.patient import Patience, PatientService
@@ -133,6 +133,32 @@ async def test_what_a_loop_over_messages_fetched_and_did_not_hand_out_goes_back(
     assert len(service.nacked) == 4
 
 
+@pytest.mark.parametrize("how", ["broken off", "still held"])
+async def test_what_a_loop_that_nobody_closed_had_fetched_goes_back_with_the_client(how: str) -> None:
+    service = MemoryService()
+    async with AsyncClient[bytes](PatientService(service, Patience(), RealClock(), random.Random(1))) as client:
+        await client.create_queue("jobs")
+        await client.put_many("jobs", [b"x"] * 5)
+        messages = client.messages("jobs", count=5)
+        async for _ in messages:
+            break
+        if how == "broken off":
+            del messages  # asyncio hears of it, and ends it a turn later
+    assert len(service.nacked) == 4
+
+
+async def test_what_a_loop_that_nobody_closed_had_fetched_goes_back_once() -> None:
+    service = MemoryService()
+    client = AsyncClient[bytes](PatientService(service, Patience(), RealClock(), random.Random(1)))
+    await client.create_queue("jobs")
+    await client.put_many("jobs", [b"x"] * 5)
+    messages = client.messages("jobs", count=5)
+    await anext(messages)
+    await client.close()
+    await messages.aclose()
+    assert len(service.nacked) == 4
+
+
 @pytest.mark.parametrize("how", ["cancelled", "stopped", "gave up late"])
 async def test_what_is_taken_as_the_loop_ends_goes_back(how: str) -> None:
     service = MemoryService()
@@ -167,6 +193,34 @@ async def test_what_is_taken_as_the_loop_ends_goes_back(how: str) -> None:
         await asyncio.sleep(0)
     await client.close()
     assert len(service.nacked) == 1
+
+
+async def test_a_loop_is_idle_from_the_end_of_its_last_handler_on() -> None:
+    class Still(Clock):
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.Event().wait()  # of the heartbeat, which has nothing to do here
+
+    clock = Still()
+    service = MemoryService()
+    client = AsyncClient[bytes](PatientService(service, Patience(), RealClock(), random.Random(1)))
+    await client.create_queue("jobs")
+    await client.put("jobs", b"x")
+    waits: list[float] = []
+
+    async def take(count: int, wait_s: float, visibility_s: float) -> list[AsyncMessage[bytes]]:
+        waits.append(wait_s)
+        found = await client.get("jobs", count)
+        clock.time_s += 0.0 if found else wait_s
+        return found
+
+    async def handle(message: object) -> None:
+        clock.time_s += 100.0
+        if len(waits) == 1:
+            raise Failed("it comes again soon")
+
+    consumer = Consumer(client, take, handle, Plan("jobs", idle_s=5.0), clock, random.Random(1))
+    await consumer.run(asyncio.Event())
+    assert waits == [5.0, 5.0]
 
 
 async def test_a_heartbeat_that_is_slow_does_not_hold_up_the_next() -> None:

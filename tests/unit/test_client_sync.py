@@ -95,6 +95,27 @@ def test_a_client_whose_end_fails_leaves_no_thread_behind() -> None:
     assert not client._thread.alive
 
 
+def test_a_loop_whose_client_is_closed_says_so_also_when_it_can_be_stopped() -> None:
+    service = MemoryService()
+    client = Client(lambda: AsyncClient[bytes](PatientService(service, Patience(), RealClock(), random.Random(1))))
+    client.create_queue("jobs")
+    client.put("jobs", b"x")
+    begun = threading.Event()
+    ended: Future[int] = Future()
+
+    def run() -> None:
+        try:
+            ended.set_result(client.consume("jobs", lambda _: begun.set(), stop=threading.Event()))
+        except BaseException as error:
+            ended.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    assert begun.wait(10)
+    client.close()
+    with pytest.raises(Unavailable, match="closed"):
+        ended.result(10)
+
+
 def consumed(handler: Callable[[Message[bytes]], object]) -> tuple[MemoryService, Future[int]]:
     """How a loop with this handler ends on one message."""
     service = MemoryService()

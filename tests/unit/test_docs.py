@@ -25,6 +25,7 @@ from tests.unit.memory_service import MemoryService
 import capellini
 from capellini.api.counters import CounterMetrics
 from capellini.api.gate import Gate
+from capellini.api.http import HEADERS_MOST
 from capellini.api.journal_metrics import JournalMetrics
 from capellini.api.limits import Limits
 from capellini.api.log_metrics import LogFigures, LogMetrics
@@ -326,6 +327,7 @@ def _limits() -> list[tuple[str, str]]:
         ("groups of a log queue", f"{MAX_GROUPS}"),
         ("attributes in the filter of a group", f"{MAX_FILTERS}"),
         ("request line and headers", f"{Limits().max_head:,} bytes"),
+        ("header lines of a request", f"{HEADERS_MOST}"),
     ]
 
 

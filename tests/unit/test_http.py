@@ -11,6 +11,8 @@ import msgspec
 import pytest
 from tests.unit.raw_http import HEAD, PATIENCE_S, SMALL, Place, Wire, open_place, request, until
 
+from capellini.api.http import HEADERS_MOST
+from capellini.api.limits import Limits
 from capellini.node.condition import Condition
 from capellini.store import forks
 
@@ -88,6 +90,17 @@ async def test_too_large_a_head_is_refused(place: Place) -> None:
         wire = await place.wire()
         wire.send(b"GET /health HTTP/1.1\r\n" + HEAD + head)
         assert (await wire.read()).status == 431
+        assert await wire.ended() == b""
+
+
+async def test_too_many_header_lines_are_refused_and_not_joined() -> None:
+    async with open_place(Limits()) as place:
+        wire = await place.wire()
+        wire.send(b"GET /health HTTP/1.1\r\n" + HEAD + b"X-Many: 1\r\n" * (HEADERS_MOST - 1) + b"\r\n")
+        assert (await wire.read()).status == 200
+        wire.send(b"GET /health HTTP/1.1\r\n" + HEAD + b"X-Many: 1\r\n" * HEADERS_MOST + b"\r\n")
+        answer = await wire.read()
+        assert (answer.status, answer.json["error"]) == (431, "too_large")
         assert await wire.ended() == b""
 
 

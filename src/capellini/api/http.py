@@ -41,6 +41,7 @@ log = logging.getLogger("capellini.api")
 
 PIPELINED_MOST: Final = 32  # requests read ahead on one connection; then it is not read until some are answered
 SWALLOW_MOST: Final = 65_536  # a refused body up to this is read and dropped, so that the connection lives on
+HEADERS_MOST: Final = 256  # lines; those of one name are joined, so that many of them would cost their number squared
 JOIN_MOST: Final = 65_536  # a head and a body up to this are joined into one piece
 
 
@@ -68,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._more = b""  # came behind it
         self._expects: Request | None = None  # waits for "100 Continue", which has its place in the order too
         self._head_bytes = 0  # of earlier pieces than the one being parsed
+        self._header_lines = 0
         self._fed = 0  # bytes of the piece being parsed
         self._body_bytes = 0
         self._around_bytes = 0  # since the last byte of a chunked body: sizes, extensions, trailers
@@ -166,7 +168,7 @@ class Connection(asyncio.Protocol):
         self._in_head = True
         self._target.clear()
         self._pieces = []
-        self._head_bytes = self._body_bytes = self._around_bytes = 0
+        self._head_bytes = self._body_bytes = self._around_bytes = self._header_lines = 0
         self._since_s = self._app.now_s
 
     def on_url(self, piece: bytes) -> None:
@@ -175,6 +177,10 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         request = self._reading
         if request is None or not self._in_head:  # a trailer: what was admitted by its head is not another one now
+            return
+        self._header_lines += 1
+        if self._header_lines > HEADERS_MOST:
+            self._fail(431, "too_large", f"a request has at most {HEADERS_MOST} header lines")
             return
         name = name.lower()
         if name in request.headers:

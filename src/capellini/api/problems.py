@@ -1,6 +1,6 @@
 """Errors as responses: one map from an error's name to a status, one form for all: {"error": name, "says": sentence}.
 
-Names beyond `model.errors` are of HTTP alone: no_route, method, forbidden, timeout, media_type, internal.
+Names beyond `model.errors` are of HTTP alone: no_route, method, forbidden, timeout, media_type, upgrade, internal.
 """
 
 from __future__ import annotations

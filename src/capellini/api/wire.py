@@ -37,6 +37,7 @@ from capellini.model.service import ExtendItem, NackItem, Problem
 from capellini.model.timed import MAX_DUE_S
 
 PACKED: Final = frozenset((MSGPACK, b"application/x-msgpack", b"application/vnd.msgpack"))
+_Q: Final = re.compile(rb";\s*q=([01](?:\.\d{0,3})?)\s*(?:;|$)")
 _PLACE: Final = re.compile(r"\$\[(\d+)\]")
 MAX_NAME_CHARS: Final = 100  # of a queue, see model.options.NAME
 MAX_ID_CHARS: Final = 200  # of a log queue's message: its extent's name has that of a node
@@ -204,11 +205,19 @@ def packed(request: Request) -> bool:
     """Is the answer to be MessagePack? As Accept says; without a word there, like the request."""
     accept = request.headers.get(b"accept")
     if accept is not None:
-        if b"msgpack" in accept:
-            return True
-        if b"json" in accept:
-            return False
+        is_packed, is_json = b"msgpack" in accept, b"json" in accept
+        if is_packed and is_json and b"q=" in accept:
+            return _liking(accept, b"msgpack") >= _liking(accept, b"json")
+        if is_packed or is_json:
+            return is_packed
     return media(request) in PACKED
+
+
+def _liking(accept: bytes, name: bytes) -> float:
+    """How much a form is liked among several: its q, 0 to 1."""
+    said = [each.lower() for each in accept.split(b",") if name in each]
+    found = [_Q.search(each) for each in said]
+    return max(float(each[1]) if each else 1.0 for each in found)
 
 
 def media(request: Request) -> bytes:
@@ -312,6 +321,7 @@ _LONE_SURROGATE: Final = re.compile(
 _ATTRIBUTE: Final = b"capellini-attribute-"
 _RAW_HEADERS: Final = {b"capellini-delay-s": "delay_s", b"capellini-key": "key", b"capellini-due": "due"}
 _PRODUCER: Final = HEADER.encode()
+_UNSAID: Final = RawPut()
 
 
 def raw_message(request: Request) -> NewMessage:
@@ -328,6 +338,8 @@ def raw_message(request: Request) -> NewMessage:
         elif name.startswith(b"capellini-") and name != _PRODUCER:  # not dropped: the message would be another one
             known = ", ".join([*(each.decode() for each in _RAW_HEADERS), "capellini-attribute-NAME"])
             raise Invalid(f"{_header_text(name)} is not a header of a message: there are {known}")
+    if twice := [name for name in extra if getattr(query, name) != getattr(_UNSAID, name)]:
+        raise Invalid(f"{twice[0]} is given in the query and as a header: give it once")
     if extra:
         try:
             query = msgspec.convert({**msgspec.structs.asdict(query), **extra}, RawPut, strict=False)

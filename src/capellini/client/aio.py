@@ -230,17 +230,17 @@ class AsyncClient(Generic[T]):
         self, queue: str, *, count: int = 1, visibility_s: float | None = None
     ) -> AsyncGenerator[AsyncMessage[T], None]:
         """Messages without end, `count` fetched at a time; ack each yourself. Waits for messages, and for the node.
-        Close it (`aclosing`) when done: what was fetched and not handed out then goes back."""
+        Close it (`aclosing`) when done: what was fetched and not handed out then goes back, else with the client."""
         get = partial(self.get, queue, count, wait_s=POLL_S, visibility_s=visibility_s)
         take = steady(get, self._clock, self._chance, POLL_S)
-        left: deque[AsyncMessage[T]] = deque()
+        left: deque[AsyncMessage[T]] = self._gets.ahead(partial(self._give_back, queue))
         try:
             while True:
                 left.extend(await take())
                 while left:
                     yield left.popleft()
         finally:
-            self._return(queue, left)
+            self._gets.left(left)
 
     def _return(self, queue: str, messages: Sequence[Held[Any]]) -> None:
         """They go back to the queue, soon; `close` waits for that."""

@@ -121,6 +121,7 @@ class Consumer(Generic[H]):
         self._started = 0
         self._acked = 0
         self._stop = asyncio.Event()
+        self._active_s = clock.elapsed_s()  # when a message was last worked on, or came
         self._queue_delays = False  # the queue's options say how long a nacked message waits
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -157,7 +158,7 @@ class Consumer(Generic[H]):
 
     async def _fetch(self, stop: asyncio.Event, visibility_s: float) -> None:
         stopping = asyncio.create_task(stop.wait())
-        active_s = self._clock.elapsed_s()
+        self._active_s = self._clock.elapsed_s()
         try:
             while not stop.is_set() and (self._plan.count is None or self._started < self._plan.count):
                 free = self._plan.concurrency - len(self._running)
@@ -169,14 +170,14 @@ class Consumer(Generic[H]):
                     await asyncio.wait((changed, stopping), return_when=asyncio.FIRST_COMPLETED)
                     changed.cancel()
                     continue
-                wait_s = self._wait_s(active_s)
+                wait_s = self._wait_s()
                 take = partial(self._take, min(free, MAX_BATCH), wait_s, visibility_s)
                 messages = await self._taken(steady(take, self._clock, self._chance, wait_s)(), stopping)
                 for message in messages or ():
                     self._begin(message)
                 if messages or self._running:
-                    active_s = self._clock.elapsed_s()
-                elif self._plan.idle_s is not None and self._clock.elapsed_s() - active_s >= self._plan.idle_s:
+                    self._active_s = self._clock.elapsed_s()
+                elif self._plan.idle_s is not None and self._clock.elapsed_s() - self._active_s >= self._plan.idle_s:
                     return
         finally:
             stopping.cancel()
@@ -204,10 +205,10 @@ class Consumer(Generic[H]):
         elif not task.cancelled() and task.exception() is None:
             self._client._return(self._plan.queue, task.result())
 
-    def _wait_s(self, active_s: float) -> float:
+    def _wait_s(self) -> float:
         if self._plan.idle_s is None:
             return POLL_S
-        return min(POLL_S, max(0.05, self._plan.idle_s - (self._clock.elapsed_s() - active_s)))
+        return min(POLL_S, max(0.05, self._plan.idle_s - (self._clock.elapsed_s() - self._active_s)))
 
     def _begin(self, message: H) -> None:
         self._started += 1
@@ -217,6 +218,7 @@ class Consumer(Generic[H]):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._settling.discard(id(self._running.pop(task)))
+        self._active_s = self._clock.elapsed_s()
         self._changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a consumer task failed", exc_info=error)

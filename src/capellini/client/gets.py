@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -47,6 +48,7 @@ class Gets(Generic[H]):
         self._shared: set[asyncio.Task[None]] = set()
         self._under_way = self._alone = 0  # gets; those in a row that met no other
         self._returning: set[asyncio.Task[None]] = set()
+        self._ahead: dict[int, tuple[deque[H], GiveBack[H]]] = {}  # by identity
 
     async def get(self, kind: Hashable, count: int, wait_s: float, take: Take[H], give_back: GiveBack[H]) -> list[H]:
         """Up to `count` messages. Gets of the same `kind` and `wait_s` differ in nothing but their count."""
@@ -83,6 +85,19 @@ class Gets(Generic[H]):
             if not future.cancelled() and future.exception() is None and (found := future.result()):
                 self.returned(found, give_back)  # it was dealt out to who left in the same moment
             raise
+
+    def ahead(self, give_back: GiveBack[H]) -> deque[H]:
+        """For messages that are here and not handed out. What is in it goes back when it is `left`, or at the end: a
+        loop that was left may hear of that only later."""
+        held: deque[H] = deque()
+        self._ahead[id(held)] = held, give_back
+        return held
+
+    def left(self, held: deque[H]) -> None:
+        _, give_back = self._ahead.pop(id(held), (held, None))
+        if held and give_back is not None:
+            self.returned(list(held), give_back)
+        held.clear()
 
     def returned(self, found: list[H], give_back: GiveBack[H]) -> None:
         """Back to the queue, soon; `close` waits for that."""
@@ -136,6 +151,8 @@ class Gets(Generic[H]):
     async def close(self) -> None:
         for task in tuple(self._shared):
             task.cancel()
+        for held, _ in tuple(self._ahead.values()):
+            self.left(held)
         if left := (*self._shared, *self._returning):
             await asyncio.wait(left)
 

@@ -133,6 +133,7 @@ class Puts:
 
     async def mixed(self, queue: str, messages: Sequence[NewMessage]) -> list[Put | Problem]:
         """Keyed puts may be repeated freely, others not: they never share a request."""
+        messages = list(messages)  # as of now, whatever is done to the caller's list meanwhile
         results: list[Put | Problem | None] = [wrong(message) for message in messages]
         good = [at for at, problem in enumerate(results) if problem is None]
         whole = self._kinds.plain(queue) or any(message.due is not None for message in messages)
@@ -311,6 +312,7 @@ class Acks:
         self._lanes: _PerQueue[Held[Any] | str, Done | Problem] = _PerQueue(self._send)
 
     async def ack(self, queue: str, messages: Sequence[Held[Any] | str]) -> list[Done | Problem]:
+        messages = list(messages)  # they may wait for others: what is done to the caller's list meanwhile is its own
         for origin in set(origins := _origins(messages)):
             if origin is None:  # what cannot be sent is said here, and not to others whose acks share the request
                 for message, of in zip(messages, origins, strict=True):

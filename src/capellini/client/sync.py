@@ -136,6 +136,11 @@ class _Loop:
         """The same without waiting for it."""
         return self._handed(coroutine, lambda: asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
+    def tell(self, what: Callable[[], object]) -> None:
+        """For what runs on the loop; when that is closed, nothing does."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(what)
+
     def _handed(self, coroutine: Coroutine[Any, Any, Any], hand: Callable[[], H]) -> H:
         try:
             if threading.current_thread() is self._thread:
@@ -312,14 +317,13 @@ class Client(Generic[T]):
                 if failure is not None:
                     raise RuntimeError(f"the handler raised {failure!r}") from failure
 
-            loop = self._thread.loop
             work = self._thread.begin(self._inner._consume(_unpack, self, handle, plan, ending))
             try:
                 while stop is not None and not work.done():
                     if stop.wait(STOP_LOOK_S):
                         break
                 if stop is not None:
-                    loop.call_soon_threadsafe(ending.set)
+                    self._thread.tell(ending.set)
                 acked = work.result()
                 if ended:
                     raise ended[0]
@@ -327,7 +331,7 @@ class Client(Generic[T]):
             except CancelledError:
                 raise Unavailable("this client was closed meanwhile") from None
             except KeyboardInterrupt:
-                loop.call_soon_threadsafe(ending.set)
+                self._thread.tell(ending.set)
                 work.result()
                 raise
 

@@ -31,6 +31,7 @@ from rocksdict import (
 
 from capellini.model.errors import CannotOpen
 from capellini.store import folder as folders
+from capellini.store import forks
 from capellini.store.layout import APART_KEYS, BEYOND, HEAD, ROWS, SHARED_KEYS, Plan, pack_marks
 
 CACHE_BYTES: Final = 32 * 1024 * 1024  # one block cache for everything: hot rows are in memtables anyway
@@ -60,6 +61,11 @@ class Database:
 
     def __init__(self, folder: Path, create: bool, scratch: Path | None = None) -> None:
         """Raises CannotOpen."""
+        if forks.threads_lost():
+            raise CannotOpen(
+                f"{folder} cannot be opened here: this process was forked from one that had opened a folder itself. "
+                "Open none before the fork, or let another process serve this one (capellini serve)"
+            )
         self.folder: Final = folder
         self.scratch: Final = scratch
         self.apart: dict[bytes, Space] = {}  # by the partition's prefix
@@ -71,6 +77,7 @@ class Database:
                 options.set_max_open_files(-1)  # it must hold its files open: the other process deletes them
         self._families: set[str] = set()  # those of spaces apart, when it was opened
         self.rows: Any = self._opened()
+        forks.last_in_children(self)
 
     def _opened(self) -> Any:
         """A secondary reads the list of files first and the logs then. What the other process moved from a log into a
