@@ -148,6 +148,10 @@ class Database:
         """An fsync of the log."""
         self.rows.flush_wal(True)
 
+    def spill(self) -> None:
+        """What is in memory goes into a table of its own: so many of them are compacted."""
+        self.rows.flush()
+
     def checkpoint(self, path: Path) -> None:
         Checkpoint(self.rows).create_checkpoint(str(path))
 
