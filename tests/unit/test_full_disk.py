@@ -191,6 +191,21 @@ async def test_a_move_that_was_begun_is_finished_on_a_full_disk(
         await node.close()
 
 
+async def test_a_reason_is_logged_when_it_comes_and_not_when_its_numbers_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await Node.open(Settings(store=f"rocks:{tmp_path}/data", listen="127.0.0.1:0"))
+    try:
+        with caplog.at_level("INFO", "capellini.node"):
+            for free_bytes in (FREE, FREE + 4_096, FREE + 8_192, 1 << 40):
+                with_room(node, tmp_path, free_bytes)
+                await node.look()
+        said = [each.getMessage().partition(":")[0] for each in caplog.records if "ready" in each.getMessage()]
+        assert said == ["not ready", "ready"]
+    finally:
+        await node.close()
+
+
 def tables_bytes(folder: Path) -> int:
     return sum(each.stat().st_size for each in (folder / folders.DATA_FOLDER).glob("*.sst"))
 
