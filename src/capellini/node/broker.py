@@ -182,8 +182,9 @@ class Broker(Service):
 
     def old_generation(self, name: str, generation: int, bucket_size: int) -> WorkQueue:
         """A generation that is over, to be cleared."""
-        self.open_queues.pop((name, generation), None)
-        return self._open(QueueRecord(name, "work", generation, WorkOptions(bucket_size=bucket_size), 0.0, ""))
+        record = QueueRecord(name, "work", generation, WorkOptions(bucket_size=bucket_size), 0.0, "")
+        self._forget(record)
+        return self._open(record)
 
     async def _with(self, name: str, act: Callable[[QueueRecord, WorkQueue], Awaitable[T]]) -> T:
         """Do it with the queue's living generation; if that is over meanwhile, with the next."""
