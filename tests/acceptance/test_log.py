@@ -156,6 +156,13 @@ def test_many_lines_go_in_and_come_out_once(node_address: str, queue: str) -> No
     assert [each["id"] for each in lines(at, "peek", queue)] == [json.loads(line)["id"] for line in named]
 
 
+def test_what_is_there_is_printed_however_short_the_patience(node_address: str, queue: str) -> None:
+    at = node_address
+    said(at, "queue", "create", queue, "--kind", "log")
+    said(at, "put", queue, stdin=b"a\nb\nc\n")
+    assert said(at, "consume", queue, "--idle", "0") == "a\nb\nc\n"
+
+
 def test_a_reader_that_goes_away_ends_the_stream_and_loses_nothing(node_address: str, queue: str) -> None:
     at = node_address
     said(at, "queue", "create", queue, "--kind", "log")

@@ -24,7 +24,7 @@ def read(data: bytes) -> list[bytes]:
         (b"one\n", [b"one"]),
         (b"one\ntwo", [b"one", b"two"]),
         (b"\n\none\r\n\r\n", [b"", b"", b"one", b""]),
-        (b"a\rb\r\r\n", [b"a\rb"]),
+        (b"a\rb\r\r\n", [b"a\rb\r"]),
         (bytes(range(256)), [bytes(range(10)), bytes(range(11, 256))]),
     ],
 )
@@ -35,13 +35,18 @@ def test_lines_end_with_a_line_feed_or_both(data: bytes, lines: list[bytes]) -> 
 def test_lines_that_lie_across_pieces_are_whole() -> None:
     lines = [b"%d" % number * (number % 50) for number in range(60_000)]
     assert len(b"\n".join(lines)) > 5 * PIECE_BYTES
-    assert read(b"\n".join(lines)) == [line.rstrip(b"\r") for line in lines]
+    assert read(b"\n".join(lines)) == [line.removesuffix(b"\r") for line in lines]
 
 
 def test_of_a_line_that_no_queue_takes_only_so_much_is_kept_as_shows_it() -> None:
     first, long, last = read(b"first\n" + b"x" * (2 * LINE_MOST) + b"\nlast")
     assert (first, last) == (b"first", b"last")
     assert LINE_MOST < len(long) < LINE_MOST + 10
+
+
+def test_a_line_that_no_queue_takes_is_never_cut_to_one_that_fits() -> None:
+    (long,) = read(b"x" * LINE_MOST + b"\r\r" + b"y" * 100)
+    assert len(long) > LINE_MOST
 
 
 def test_what_a_pipe_has_brought_is_there_before_it_ends() -> None:

@@ -228,6 +228,52 @@ def test_clusters_of_dead_owners_are_taken_down_and_others_are_not(own_cache: Pa
     assert state.load(own_cache / "clusters" / "kept") is not None
 
 
+@pytest.mark.parametrize("found", [b"", b"{", b'{"name":"x"}'], ids=["empty", "half", "of_another_version"])
+def test_a_state_that_cannot_be_read_is_said_and_down_clears_it(
+    own_cache: Path, sleeper: ProcessId, found: bytes
+) -> None:
+    folder = own_cache / "clusters" / "torn"
+    state.save(folder, planned(folder))
+    config.write_files(planned(folder).nodes[0].config)
+    lost = processes.start([*SLEEPER, storage_argument(folder, 1)], own_cache / "output", os.environ)
+    (folder / STATE_FILE).write_bytes(found)
+    for verb in ("status", "kill 1", "up --nodes 3", "down --keep"):
+        done = CliRunner().invoke(cluster_command, [*verb.split(), "--name", "torn"])
+        assert (done.exit_code, "cannot be read" in done.output) == (1, True), (verb, done.output)
+    assert remove_leftovers() == []
+    deadline_s = time.monotonic() + SHOWN_TIMEOUT_S
+    while not processes.find_by_argument(storage_argument(folder, 1)):
+        assert time.monotonic() < deadline_s
+    done = CliRunner().invoke(cluster_command, ["down", "--name", "torn"])
+    assert (done.exit_code, done.output) == (0, "cluster torn: not running\n")
+    assert processes.state_of(lost) == "down"
+    assert not folder.exists()
+
+
+def test_a_register_of_subnets_that_cannot_be_read_is_said(own_cache: Path) -> None:
+    (own_cache / "clusters").mkdir(parents=True)
+    (own_cache / "clusters" / "subnets.json").write_bytes(b"")
+    done = CliRunner().invoke(cluster_command, ["up", "--nodes", "1", "--name", "new"])
+    assert (done.exit_code, "subnets.json cannot be read" in done.output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--dcs", "2"], "has dcs 1, not 2"),
+        (["--commitlog-sync", "periodic"], "has commitlog_sync batch, not periodic"),
+        (["--nodes", "2"], "has nodes 3, not 2"),
+        (["--tls"], "has tls False, not True"),
+    ],
+)
+def test_up_of_a_cluster_that_is_there_in_another_shape_says_what_differs(
+    own_cache: Path, asked: list[str], says: str
+) -> None:
+    state.save(own_cache / "clusters" / "there", planned(own_cache / "clusters" / "there"))
+    done = CliRunner().invoke(cluster_command, ["up", "--name", "there", *asked])
+    assert (done.exit_code, says in done.output) == (1, True), done.output
+
+
 def test_down_leaves_files_that_are_not_its_own(tmp_path: Path) -> None:
     state.save(tmp_path / "c", planned(tmp_path / "c"))
     config.write_files(planned(tmp_path / "c").nodes[0].config)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 
 from capellini.model.address import CassandraAddress, RocksAddress
 from capellini.model.errors import Invalid
-from capellini.node.config import address_of, listen_of, load, name_of, unknown_variables
+from capellini.node.config import address_of, hosts_of, listen_of, load, name_of, unknown_variables
 from capellini.node.settings import TABLE, Settings
 
 
@@ -81,6 +84,12 @@ def test_contact_points_alone_are_enough() -> None:
         ({"events": "file:"}, {}, "events is journal, none, memory or file:PATH"),
         ({"store": "rocks:x"}, {"CAPELLINI_CONTACT_POINTS": "h"}, "give one of them"),
         ({}, {"CAPELLINI_USERNAME": "u"}, "username goes with contact_points"),
+        ({}, {"CAPELLINI_CONTACT_POINTS": "h", "CAPELLINI_PASSWORD": "p"}, "password goes with username"),
+        ({"cluster_name": "prod"}, {}, "cluster_name is of a Cassandra cluster, and messages are kept in rocks:data"),
+        ({"cluster_name": "prod", "store": "rocks:x"}, {}, "cluster_name is of a Cassandra cluster"),
+        ({"hosts": "http://queue.example.org"}, {}, "hosts are NAME,NAME or *"),
+        ({"hosts": "a.example.org, b.example.org:7411"}, {}, "not 'b.example.org:7411'"),
+        ({"hosts": "*.example.org"}, {}, "hosts are NAME,NAME or *"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_place(flags: dict[str, Any], environ: dict[str, str], says: str) -> None:
@@ -88,6 +97,23 @@ def test_what_does_not_fit_is_refused_with_its_place(flags: dict[str, Any], envi
         load(flags, environ)
     assert says in raised.value.says
     assert "\n" not in raised.value.says
+
+
+def test_names_of_a_node_are_taken_as_they_are_asked_for() -> None:
+    assert hosts_of(load({"hosts": "Queue.example.org, b, "}, {})) == {"queue.example.org", "b"}
+    assert hosts_of(load({"hosts": "*"}, {})) == {"*"}
+
+
+def test_a_file_is_utf_8_whatever_the_machine_speaks(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_bytes('store = "rocks:K\u00fcche"\n'.encode())
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom capellini.node.config import load\n"
+        "print(ascii(load({}, {}, Path(sys.argv[1])).store))\n"
+    )
+    latin = {**os.environ, "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", script, str(file)], capture_output=True, text=True, env=latin)
+    assert done.stdout == "'rocks:K\\xfcche'\n", done.stderr
 
 
 def test_a_password_is_never_said() -> None:

@@ -11,13 +11,16 @@ from tests.unit.memory_service import MemoryService
 
 from capellini.api.server import Server
 from capellini.cli.main import capellini
-from capellini.model.errors import CapelliniError, Invalid
+from capellini.model.address import RocksAddress
+from capellini.model.errors import CannotOpen, CapelliniError, Invalid
 from capellini.node import checks
 from capellini.node.checks import Finding
 from capellini.node.condition import Condition
 from capellini.node.doctor import _looked, examine
 from capellini.store import folder as folders
 from capellini.store.cassandra_session import NoRights
+from capellini.store.opening import open_store
+from capellini.store.rocks.copying import copy
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,30 @@ async def test_another_server_is_not_taken_for_a_node(body: str) -> None:
         done = await asyncio.to_thread(CliRunner().invoke, capellini, [verb, "--at", at])
         assert isinstance(done.exception, CapelliniError), (verb, done.output, done.exception)
     server.close()
+
+
+@pytest.mark.parametrize("harm", ["none", "current", "short", "lost"])
+async def test_a_folder_whose_files_were_lost_or_changed_is_bad(tmp_path: Path, harm: str) -> None:
+    store = await open_store(RocksAddress(f"{tmp_path}/s"))
+    await store.close()
+    store = await open_store(RocksAddress(f"{tmp_path}/s"))  # what the log had is in a table now
+    await store.close()
+    (table, *_) = (tmp_path / "s" / "data").glob("*.sst")
+    match harm:
+        case "current":
+            (tmp_path / "s" / "data" / "CURRENT").unlink()
+        case "short":
+            table.write_bytes(table.read_bytes()[:-1])
+        case "lost":
+            table.unlink()
+    assert states(await examine(f"rocks:{tmp_path}/s"))["tables"] == ("ok" if harm == "none" else "bad")
+    if harm == "none":
+        assert copy(tmp_path / "s", tmp_path / "copy").rows > 0
+        return
+    with pytest.raises(CannotOpen, match="restore the folder from a backup"):  # and no part of it is taken for a copy
+        copy(tmp_path / "s", tmp_path / "copy")
+    with pytest.raises(CannotOpen, match="restore the folder from a backup"):
+        await open_store(RocksAddress(f"{tmp_path}/s"))
 
 
 async def test_files_that_go_while_a_folder_is_looked_at_are_left_out(

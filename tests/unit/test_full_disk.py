@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.unit.rocks_stores import PLAIN, opened, row
 
 from capellini.api.server import Server
 from capellini.model.clock import RealClock
@@ -20,6 +22,7 @@ from capellini.node.node import Node
 from capellini.node.settings import Settings
 from capellini.queues.timed import changing
 from capellini.store import folder as folders
+from capellini.store.interface import Batch
 from capellini.store.rocks import RocksStore
 
 WAIT_S = 10.0
@@ -186,3 +189,40 @@ async def test_a_move_that_was_begun_is_finished_on_a_full_disk(
     finally:
         with_room(node, tmp_path, 1 << 40)
         await node.close()
+
+
+async def test_a_reason_is_logged_when_it_comes_and_not_when_its_numbers_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await Node.open(Settings(store=f"rocks:{tmp_path}/data", listen="127.0.0.1:0"))
+    try:
+        with caplog.at_level("INFO", "capellini.node"):
+            for free_bytes in (FREE, FREE + 4_096, FREE + 8_192, 1 << 40):
+                with_room(node, tmp_path, free_bytes)
+                await node.look()
+        said = [each.getMessage().partition(":")[0] for each in caplog.records if "ready" in each.getMessage()]
+        assert said == ["not ready", "ready"]
+    finally:
+        await node.close()
+
+
+def tables_bytes(folder: Path) -> int:
+    return sum(each.stat().st_size for each in (folder / folders.DATA_FOLDER).glob("*.sst"))
+
+
+async def test_what_is_dropped_on_a_full_disk_gives_its_room_back_though_nothing_more_is_put(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "s")
+    body = random.Random(7).randbytes(1024 * 1024)
+    for number in range(40):
+        salted = number.to_bytes(2, "big") + body[number:] + body[:number]
+        await store.write(Batch(PLAIN, (f"p{number % 4}",), (row(number, salted),)))
+    async with asyncio.timeout(30):
+        while tables_bytes(tmp_path / "s") < 20 * len(body):  # RocksDB writes its tables in the background
+            await asyncio.sleep(0.02)
+        store._room = folders.Room(tmp_path, RealClock(), folders.ROOM_BYTES, lambda _: FREE)
+        for number in range(4):
+            await store.drop(PLAIN, (f"p{number}",))
+        while tables_bytes(tmp_path / "s") > len(body):
+            await store.sweep(10)
+            await store.write(Batch(PLAIN, ("beat",), (row(1),), frees=True))
+    await store.close()

@@ -25,6 +25,17 @@ def test_the_list_of_verbs_and_the_version() -> None:
     assert CliRunner().invoke(capellini, ["dance"]).exit_code == 2
 
 
+def test_a_mistyped_verb_is_told_the_right_one() -> None:
+    done = CliRunner().invoke(capellini, ["quee", "list"])
+    assert (done.exit_code, "Did you mean 'queue'?" in done.output) == (2, True)
+    assert "Did you mean" not in CliRunner().invoke(capellini, ["xyzzy"]).output
+
+
+def test_looks_without_watch_are_refused() -> None:
+    done = CliRunner().invoke(capellini, ["timed", "shards", "later", "--looks", "3", "--at", "rocks:nowhere"])
+    assert (done.exit_code, "--looks goes with --watch" in done.output) == (2, True)
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; from capellini.cli.main import capellini; capellini(['--help'], standalone_mode=False); "

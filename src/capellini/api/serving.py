@@ -24,7 +24,7 @@ from capellini.api.server import Server, bound, is_loopback
 from capellini.api.timed_metrics import TimedFigures, TimedMetrics
 from capellini.model.address import RocksAddress
 from capellini.model.errors import StoreError, Unavailable
-from capellini.node.config import address_of, announced, listen_of, name_of
+from capellini.node.config import address_of, announced, hosts_of, listen_of, name_of
 from capellini.node.node import Node, PeersOf
 from capellini.node.settings import Settings
 
@@ -91,7 +91,7 @@ async def serve(
         timed=timed_metrics(node),
         journal=journal_metrics(node),
         log_queues=log_metrics(node),
-        hosts=frozenset(each.strip().lower() for each in settings.hosts.split(",") if each.strip()),
+        hosts=hosts_of(settings),
     )
     try:
         address = address_of(settings)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 END_S: Final = 5.0  # that a command gets to end after a second Ctrl-C, before it is killed
 AHEAD: Final = 10_000  # messages of a log queue that may wait here to be printed
+BROUGHT_S: Final = 1.0  # that a stream has at least to bring what is there: with less it would be taken for nothing
 LATE: Final = "they come again: give them more time with --visibility SECONDS"
 INTERRUPTED: Final = 130  # the usual exit code after Ctrl-C
 
@@ -95,7 +96,7 @@ def consume(
         async with connect_async(at, patience_s=PATIENCE_S) as client:
             kind = await _there(client, queue)
             if kind == "log" and command is None:
-                ends = Ends(visibility_s, count, idle_s, stop)
+                ends = Ends(visibility_s, count, None if idle_s is None else max(idle_s, BROUGHT_S), stop)
                 return await print_all(client, queue, ends, as_json, say)
             return await client.consume(
                 queue, handle, concurrency=concurrency, visibility_s=visibility_s, count=count, idle_s=idle_s, stop=stop

@@ -90,14 +90,14 @@ class _Cutter:
         if rest:
             self._close()
             *whole, last = rest
-            self._lines += [line.rstrip(b"\r") for line in whole]
+            self._lines += [line.removesuffix(b"\r") for line in whole]
             self._grow(last)
 
     def _grow(self, part: bytes) -> None:
         self._open += part[: LINE_MOST + 2 - len(self._open)]
 
     def _close(self) -> None:
-        self._lines.append(bytes(self._open).rstrip(b"\r"))
+        self._lines.append(bytes(self._open).removesuffix(b"\r"))  # one: what was cut off stays too long to be put
         self._open.clear()
 
     def end(self) -> None:

@@ -53,6 +53,8 @@ def _row(view: ShardView) -> tuple[object, ...]:
 @click.option("--looks", type=click.IntRange(1), help="With --watch: so many, and then no more.")
 def shards(at: str, as_json: bool, queue: str, watch: bool, looks: int | None) -> None:
     """Show the shards of QUEUE: holder, cursor, horizon, lag, state."""
+    if looks is not None and not watch:
+        raise click.UsageError("--looks goes with --watch")
     with talking(at) as client:
         if not watch:
             _say_shards(client.shards(queue), as_json)

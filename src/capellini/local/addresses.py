@@ -18,7 +18,7 @@ import msgspec
 
 from capellini.local.config import CQL_PORT, STORAGE_PORT
 from capellini.local.errors import ClusterError
-from capellini.local.jars import locked
+from capellini.local.jars import locked, replace_file
 
 MOST_NODES = 9  # one digit of the JMX port
 SUBNETS = range(1, 255)
@@ -82,11 +82,15 @@ def claim_subnet(registry: Path, state_file: Path, nodes: int, netns: bool, sett
 
 def read_claims(registry: Path) -> dict[int, str]:
     """Subnet number to the state file of the cluster that has it."""
-    return msgspec.json.decode(registry.read_bytes(), type=dict[int, str]) if registry.exists() else {}
+    if not registry.exists():
+        return {}
+    try:
+        return msgspec.json.decode(registry.read_bytes(), type=dict[int, str])
+    except msgspec.MsgspecError as error:
+        says = f"{registry} cannot be read ({error}): take your clusters down (`capellini cluster down`) and remove it"
+        raise ClusterError(says) from None
 
 
 def write_claims(registry: Path, claims: dict[int, str]) -> None:
     """Replace the registry in one step."""
-    part = registry.with_suffix(".part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(claims)))
-    part.rename(registry)
+    replace_file(registry, msgspec.json.format(msgspec.json.encode(claims)))

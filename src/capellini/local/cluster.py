@@ -79,7 +79,7 @@ class LocalCluster:
         """Start the cluster and wait until all nodes reach each other; `progress` is called as each of them does.
 
         A cluster of this name that was taken down with its data kept is started again as it was, and one that runs
-        is completed; both must have the same number of nodes. `tls` and `passwords` are what clients must have: see
+        is completed; both must have been asked for alike. `tls` and `passwords` are what clients must have: see
         `ca_file` and `config.FIRST_USER`. With an `owner` it is a leftover once that process died.
         """
         if not 1 <= nodes <= addresses.MOST_NODES or not 1 <= dcs <= min(2, nodes):
@@ -87,9 +87,7 @@ class LocalCluster:
         shape = Shape(nodes, dcs, netns, commitlog_sync, jvm, tls, passwords, heap_mb)
         with self._locked():
             now = state.load(self.folder) or self._new(shape, owner)
-            first = now.nodes[0].config
-            if (len(now.nodes), now.netns, first.tls, first.passwords) != (nodes, netns, tls, passwords):
-                raise ClusterError(f"cluster {self.name} exists with another shape: take it down first")
+            check_shape(now, shape)
             if netns and not network.exists("link", "show", addresses.bridge_of(now.subnet)):
                 network.build(now.subnet, nodes)
             for number in range(1, nodes + 1):
@@ -97,9 +95,10 @@ class LocalCluster:
         self.wait_healthy(timeout_s, progress=progress)
 
     def down(self, keep: bool = False) -> None:
-        """End every process; remove the data too unless `keep`. Nothing happens where nothing is."""
+        """End every process; remove the data too unless `keep`. Nothing happens where nothing is. A state that cannot
+        be read goes, too: what runs is found by its command line."""
         with self._locked():
-            now = state.load(self.folder)
+            now = self._state_or_none(keep)
             recorded = [node.process for node in now.nodes if node.process] if now else []
             unrecorded = [
                 process
@@ -228,6 +227,14 @@ class LocalCluster:
 
     # ---- inside, called with the lock held
 
+    def _state_or_none(self, keep: bool) -> ClusterState | None:
+        try:
+            return state.load(self.folder)
+        except state.Unreadable:
+            if keep:
+                raise  # there is nothing to go on with
+            return None
+
     def _new(self, shape: Shape, owner: ProcessId | None) -> ClusterState:
         if shape.netns:
             network.check_rights()
@@ -295,6 +302,22 @@ class LocalCluster:
         self._lock_file.unlink(missing_ok=True)
 
 
+def check_shape(now: ClusterState, asked: Shape) -> None:
+    """Raises ClusterError when the cluster that is there is not the one that is asked for."""
+    first = now.nodes[0].config
+    there = {
+        "nodes": len(now.nodes),
+        "dcs": len({node.config.dc for node in now.nodes}),
+        "netns": now.netns,
+        "commitlog_sync": first.commitlog_sync,
+        "tls": first.tls,
+        "passwords": first.passwords,
+    }
+    for what, is_so in there.items():
+        if is_so != (wanted := getattr(asked, what)):
+            raise ClusterError(f"cluster {now.name} exists and has {what} {is_so}, not {wanted}: take it down first")
+
+
 def clusters_folder() -> Path:
     """Where clusters live unless told otherwise."""
     return jars.cache_folder() / "clusters"
@@ -309,7 +332,10 @@ def remove_leftovers() -> list[str]:
     """Take down the clusters whose owner died without doing so; returns their names."""
     removed = []
     for folder in sorted(path for path in clusters_folder().glob("*") if path.is_dir()):
-        now = state.load(folder)
+        try:
+            now = state.load(folder)
+        except state.Unreadable:
+            continue  # whose it is cannot be known
         if now and now.owner and processes.state_of(now.owner) == "down":
             LocalCluster(now.name, folder).down()
             removed.append(now.name)

@@ -66,6 +66,16 @@ def locked(path: Path) -> Iterator[None]:
                 return
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """In one step. What is renamed before it is on the disk is empty after a power cut."""
+    part = path.with_name(f"{path.name}.part")
+    with open(part, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+
+
 def is_file(handle: int, path: Path) -> bool:
     """Whether an open file is still the one at that path."""
     try:

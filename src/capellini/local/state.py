@@ -12,9 +12,15 @@ import msgspec
 
 from capellini.local.addresses import address_of, jmx_port_of
 from capellini.local.config import HEAP_MB, CommitlogSync, Jvm, NodeConfig, tokens_of
+from capellini.local.errors import ClusterError
+from capellini.local.jars import replace_file
 from capellini.local.processes import ProcessId
 
 STATE_FILE = "state.json"
+
+
+class Unreadable(ClusterError):
+    """The file of a cluster's state is there and holds none."""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -58,20 +64,23 @@ class ClusterState(msgspec.Struct, frozen=True):
 
 
 def load(folder: Path) -> ClusterState | None:
-    """The state in a folder; None if there is none."""
+    """The state in a folder; None if there is none. Raises Unreadable."""
     try:
         raw = (folder / STATE_FILE).read_bytes()
     except FileNotFoundError:
         return None
-    return msgspec.json.decode(raw, type=ClusterState)
+    try:
+        return msgspec.json.decode(raw, type=ClusterState)
+    except msgspec.MsgspecError as error:  # a power cut, or another version
+        raise Unreadable(
+            f"{folder / STATE_FILE} cannot be read ({error}): `capellini cluster down` clears it"
+        ) from None
 
 
 def save(folder: Path, state: ClusterState) -> None:
     """Replace the state in a folder in one step."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{STATE_FILE}.part"
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
-    part.rename(folder / STATE_FILE)
+    replace_file(folder / STATE_FILE, msgspec.json.format(msgspec.json.encode(state)))
 
 
 def node_folder(folder: Path, number: int) -> Path:

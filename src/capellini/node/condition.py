@@ -34,6 +34,11 @@ class Condition(msgspec.Struct, frozen=True):
         return ["the node is draining", *found] if self.draining else found
 
     @property
+    def faults(self) -> tuple[bool, ...]:
+        """Which there are. Their sentences have numbers in them, which are others at each look."""
+        return tuple(map(bool, (self.draining, self.down, self.full, self.skewed, self.doubled, self.cut)))
+
+    @property
     def ready(self) -> bool:
         return not (self.draining or self.down or self.full or self.skewed or self.doubled)
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import msgspec
 
 from capellini.counters.times import Times, check_times
-from capellini.model.address import Address, NodeAddress, is_host, parse
+from capellini.model.address import Address, CassandraAddress, NodeAddress, is_host, parse
 from capellini.model.errors import Invalid
 from capellini.node.settings import PREFIX, TABLE, Setting, Settings
 
@@ -60,7 +60,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 def _from_file(file: Path) -> dict[str, Any]:
     try:
-        found = tomllib.loads(file.read_text())
+        found = tomllib.loads(file.read_text("utf-8"))  # TOML is that, whatever the machine speaks
     except OSError as error:
         raise Invalid(f"{file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -88,8 +88,14 @@ def _value(setting: Setting, value: Any, place: str) -> Any:
 def _check_together(settings: Settings, given: set[str]) -> None:
     announced(settings, listen_of(settings)[1])
     name_of(settings)
-    address_of(settings)
+    address = address_of(settings)
     times_of(settings)
+    if settings.cluster_name and not isinstance(address, CassandraAddress):
+        raise Invalid(f"cluster_name is of a Cassandra cluster, and messages are kept in {address}: say where it is")
+    if settings.password and not settings.username and settings.contact_points:
+        raise Invalid("password goes with username, and that is not given")
+    if wrong := next((each for each in hosts_of(settings) if not _is_name(each)), None):
+        raise Invalid(f"hosts are NAME,NAME or *, without scheme and port: not {wrong!r}")
     if settings.store and "contact_points" in given:
         raise Invalid("store and contact_points both say where messages are kept: give one of them")
     if not settings.contact_points:
@@ -115,6 +121,15 @@ def times_of(settings: Settings) -> Times:
         hint_window_s=0.0,
     )
     return check_times(times, TIMES)
+
+
+def hosts_of(settings: Settings) -> frozenset[str]:
+    """Names that requests may use for the node."""
+    return frozenset(each.strip().lower() for each in settings.hosts.split(",") if each.strip())
+
+
+def _is_name(text: str) -> bool:
+    return text == "*" or (is_host(text) and not set(text) & set(":/ *[]"))
 
 
 def listen_of(settings: Settings) -> tuple[str, int]:

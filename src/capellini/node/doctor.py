@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import stat
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +48,8 @@ def _folder(folder: Path) -> list[Finding]:
     if not folder.is_dir():
         return [Finding("folder", "bad", f"{folder} is a file", "give a folder")]
     findings = [Finding("folder", "ok", f"{folder} is there")]
-    if os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+    writable = os.access(folder, os.R_OK | os.W_OK | os.X_OK)
+    if writable:
         findings.append(Finding("writable", "ok", "this user may write"))
     else:
         findings.append(Finding("writable", "bad", "this user may not write", f"chown or chmod {folder}"))
@@ -55,12 +57,32 @@ def _folder(folder: Path) -> list[Finding]:
         found = folders.read_format(folder)
         says = "nothing was stored yet" if found is None else f"format {found}; this version writes {folders.FORMAT}"
         findings.append(Finding("format", "ok", says))
+        if found is not None and writable:  # to look into tables RocksDB must be let in
+            findings.append(_tables(folder, served=_lock(folder / folders.LOCK_FILE).says.startswith("process")))
     except CapelliniError as error:
         findings.append(Finding("format", "bad", error.says))
     findings.append(_lock(folder / folders.LOCK_FILE))
     findings.append(checks.room(folders.free_bytes(folder)))
     findings.append(_last_write(folder))
     return findings
+
+
+def _tables(folder: Path, served: bool) -> Finding:
+    """Opened beside whoever serves it: RocksDB looks whether all files are there, and as long as they should be."""
+    from capellini.store.rocks.database import Database
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="capellini-doctor-") as scratch:
+            database = Database(folder, False, Path(scratch))
+            try:
+                database.load()
+            finally:
+                database.close()
+    except CapelliniError as error:
+        if served:  # whose files may have gone while they were looked at
+            return Finding("tables", "warn", error.says, "look again")
+        return Finding("tables", "bad", error.says)
+    return Finding("tables", "ok", "they can be opened")
 
 
 def _lock(path: Path) -> Finding:

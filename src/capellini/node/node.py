@@ -177,7 +177,7 @@ class Node:
 
     def _set(self, condition: Condition) -> None:
         before, self.condition = self.condition, condition
-        if condition.reasons != before.reasons:
+        if condition.faults != before.faults:
             if condition.ready:
                 log.info("ready%s", f", but {condition.cut}" if condition.cut else "")
             else:

@@ -217,6 +217,11 @@ class Room:
         self._free_bytes = measure(folder)
         self._again_s = clock.elapsed_s() + ROOM_EVERY_S
 
+    @property
+    def short(self) -> bool:
+        """At the last look puts were refused."""
+        return self._free_bytes < self._plain_bytes
+
     def check(self, frees: bool = False) -> None:
         """Raises Full. `frees`: compare-and-sets, drops, and writes that say so."""
         now_s = self._clock.elapsed_s()

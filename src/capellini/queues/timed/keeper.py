@@ -198,6 +198,7 @@ class TimedKeeper:
         self._start_mine(records)
         for at in [at for at in self._queues if at not in records and not self._holders.get(at)]:
             del self._queues[at], self._owners[at]
+            self._holders.pop(at, None)
 
     def _learn(self, rows: dict[str, Owned]) -> None:
         """Each row is looked at once, however many queues there are."""

@@ -82,13 +82,18 @@ class Database:
     def _opened(self) -> Any:
         """A secondary reads the list of files first and the logs then. What the other process moved from a log into a
         file in between is in neither: rows are missing in the middle. Then there is another file, and it is opened
-        again. (RocksDB can also catch up, but ends with a segmentation fault where a column family was dropped.)"""
+        again. (RocksDB can also catch up, but ends with a segmentation fault where a column family was dropped.)
+        And it leaves out tables that were lost or cut short, and says nothing: who opens for reading only is told."""
         if self.scratch is None:
             return self._open(AccessType.read_write())
         failed = CannotOpen(f"{self.folder} changes faster than it can be read: try again, or stop what writes to it")
+        whole = False
         for _ in range(ATTEMPTS):
             seen = self._files()
             try:
+                if not whole:
+                    self._open(AccessType.read_only(False)).close()
+                    whole = True
                 rows = self._open(AccessType.secondary(str(self.scratch)))
             except CannotOpen as error:  # perhaps a file or a family is gone that the list still named
                 failed = error
@@ -106,7 +111,7 @@ class Database:
             families = dict.fromkeys(self._families, self._apart)
             return Rdict(str(path), self._options, column_families=families or None, access_type=access)
         except Exception as error:  # rocksdict raises plain Exception for everything
-            raise CannotOpen(f"{self.folder} cannot be opened: {error}") from error
+            raise CannotOpen(f"{self.folder} cannot be opened: {_told(str(error))}") from error
 
     def _files(self) -> frozenset[str]:
         """Logs and tables: each has a name of its own for ever."""
@@ -154,6 +159,10 @@ class Database:
     def flush(self) -> None:
         """An fsync of the log."""
         self.rows.flush_wal(True)
+
+    def spill(self) -> None:
+        """What is in memory goes into a table of its own: so many of them are compacted."""
+        self.rows.flush()
 
     def checkpoint(self, path: Path) -> None:
         Checkpoint(self.rows).create_checkpoint(str(path))
@@ -208,6 +217,13 @@ class Database:
     def _own_space(self, number: int) -> Space:
         name = f"a{number}"
         return Space(self.rows.get_column_family(name), self.rows.get_column_family_handle(name), b"", None, number)
+
+
+def _told(says: str) -> str:
+    """RocksDB's words in one line, and what to do."""
+    lost = "Corruption" in says or "CURRENT" in says
+    more = ". Files of it were lost or changed: restore the folder from a backup" if lost else ""
+    return " ".join(says.split()).rstrip(".") + more
 
 
 def upper(bound: bytes | None) -> ReadOptions:

@@ -41,6 +41,7 @@ from capellini.store.worker import SyncWorker
 
 APPLIED: Final = Outcome(True, {})
 CALLS_PER_TURN: Final = 8  # so many calls may pass without a wait; then others get their turn
+SPILLS: Final = 4  # tables that a full disk is given after a drop: as many as RocksDB waits for before it compacts
 
 
 class RocksStore(Store):
@@ -62,6 +63,8 @@ class RocksStore(Store):
         self._batches = Batches(database, self._stamps)
         self._recent = Recent()
         self._sweeper = Sweeper(database)
+        self._spills = 0  # see _make_room
+        self._spilling: asyncio.Future[None] | None = None
         self._calls = 0
         self._plans: dict[str, Plan] = {}
         self._load()
@@ -142,6 +145,8 @@ class RocksStore(Store):
             return
         self._closed = True
         try:
+            if self._spilling is not None:
+                await asyncio.wait({self._spilling})
             if self._lock is not None and self._worker.failure is None:
                 await self._worker.wait()
         finally:
@@ -272,7 +277,7 @@ class RocksStore(Store):
         made, gone = self._batches.drop(plan, prefix, self._database.space(plan, prefix), timestamp_us)
         self._count(1, writes=1)
         self._apply(made)
-        self._database.forget(prefix, gone)
+        self._dropped(prefix, gone)
         await self._worker.wait()
 
     async def compare_and_set(self, cas: Cas) -> Outcome:
@@ -308,7 +313,7 @@ class RocksStore(Store):
         self._apply(self._batches.changes(plan, cas, prefix, space, records))
         self._remember(plan, cas, prefix, records, current)
         if cas.drop:
-            self._database.forget(prefix, space)
+            self._dropped(prefix, space)
         await (self._worker.wait() if cas.sync else self._turn())
         return APPLIED
 
@@ -405,7 +410,20 @@ class RocksStore(Store):
         if removed:
             self._recent.clear()
             self._apply(made)
+        await self._make_room()
         return Swept(seen, removed, self._sweeper.finished)
+
+    def _dropped(self, prefix: bytes, space: Space | None) -> None:
+        self._database.forget(prefix, space)
+        self._spills = SPILLS
+
+    async def _make_room(self) -> None:
+        """RocksDB gives room back when it compacts, and compacts after writes. On a full disk there are hardly any:
+        that something was dropped would be a word in memory for days, and all of it would stay on the disk."""
+        if self._spills and self._room.short:
+            self._spills -= 1
+            self._spilling = asyncio.get_running_loop().run_in_executor(None, self._database.spill)
+            await asyncio.shield(self._spilling)
 
     async def backup(self, target: Path) -> None:
         """A copy of this folder as of now, while it is in use. `target` must be new or empty."""
