@@ -165,6 +165,39 @@ def test_a_stream_from_queue_to_queue_repeats_a_batch_without_harm(
     assert found(spark_here, at, "to") == sorted(numbered(range(5_000)) + numbered(range(7)))
 
 
+@pytest.mark.parametrize("kind", ["log", "work"])
+def test_several_writes_in_a_micro_batch_are_all_there_and_named_ones_once(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path, kind: str
+) -> None:
+    source, target = f"forks-{kind}", f"forked-{kind}"
+    client.create_queue(source, "log")
+    client.create_queue(target, kind)
+    write(messages(spark_here, 40, 1), at, source)
+    begun: list[int] = []
+
+    def fork(rows: DataFrame, number: int) -> None:
+        begun.append(number)
+        for job in ("good", "bad"):
+            write(rows.selectExpr(f"concat(string(body), ' {job}') AS body"), at, target, job=job)
+        if len(begun) == 2:
+            raise RuntimeError("killed before it is written down")
+        if len(begun) == 3:
+            write(rows.selectExpr("concat(string(body), ' unnamed') AS body"), at, target)
+
+    def run() -> None:
+        rows = spark_here.readStream.format("capellini").options(at=at, queue=source, max_rows="20").load()
+        into = rows.writeStream.foreachBatch(fork).option("checkpointLocation", str(tmp_path))
+        into.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="killed before"):
+        run()
+    run()
+    assert begun == [0, 1, 1]
+    wanted = [f"message {n} {job}".encode() for n in range(40) for job in ("good", "bad")]
+    wanted += [f"message {n} unnamed".encode() for n in range(20, 40)]
+    assert (found(spark_here, at, target) if kind == "log" else sorted(bodies(client, target, 100))) == sorted(wanted)
+
+
 def test_a_purged_queue_ends_its_streams(
     spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
 ) -> None:
