@@ -61,6 +61,23 @@ def test_what_retention_dropped_unread_is_an_error_unless_told(now: list[Known])
     assert between(read, next_offset(read, now, None, "oldest")) == [Range("b", 0, 1)]
 
 
+def test_an_extent_that_came_and_was_dropped_between_two_looks_is_missed() -> None:
+    begun = fresh_offset(1, [known("a", 7, "dropped"), known("b", 10)], {})
+    read = next_offset(begun, [known("a", 7, "dropped"), known("b", 10, "sealed")], None, "fail")
+    assert between(begun, read) == [Range("b", 0, 10)]  # what was gone at the beginning is nobody's loss
+    seen = [known("a", 7, "dropped"), known("b", 10, "dropped"), known("c", 0, "dropped")]
+    quiet = next_offset(read, seen, None, "fail")
+    now = [*seen, known("d", 3, "dropped"), known("e", 1)]
+    for before in (read, quiet):
+        with pytest.raises(Unavailable, match="extent d was dropped by retention before all of it was read"):
+            next_offset(before, now, None, "fail")
+    gone_on = next_offset(quiet, now, None, "oldest")
+    assert between(quiet, gone_on) == [Range("e", 0, 1)]
+    assert next_offset(gone_on, now, None, "fail") == gone_on
+    earlier = {name: each for name, each in quiet.items() if name != "gone"}  # a checkpoint that does not say
+    assert next_offset(earlier, now, None, "fail") == gone_on
+
+
 def test_a_batch_that_comes_again_after_retention_has_the_same_tasks_without_what_was_dropped() -> None:
     tasks = grouped([Range("a", 5, 15), Range("b", 0, 3)], 7)
     assert tasks == [(Range("a", 5, 12),), (Range("a", 12, 15), Range("b", 0, 3))]

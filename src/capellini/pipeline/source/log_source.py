@@ -1,13 +1,15 @@
 """A log queue as a table and as a stream: what is planned on the driver, what each task reads.
 
     table    every extent 0 .. top, less what `since` and `until` rule out, cut into tasks
-    stream   offset = {generation, extents: {name: next number}, done: [names of those that were read to their ends]};
+    stream   offset = {generation, extents: {name: next number}, done: [names of those that were read to their ends],
+             gone: [names of dropped ones that are still on the list]};
              a micro-batch is what lies between two offsets
 
 Extents are append-only and numbered, so that a batch between two offsets is the same whenever it is read: a replayed
 micro-batch has the same rows, in the same tasks, in the same order. An offset names the extents that are still on the
 list; one that retention dropped leaves it, if it had been read to its end. If not, that is an error, unless `missing`
-says to go on with the oldest there is: a batch that was planned before comes without what was dropped, then.
+says to go on with the oldest there is: a batch that was planned before comes without what was dropped, then. An extent
+may also come and be dropped between two looks: what was dropped before is in `gone`, so that this one shows.
 
 Filters are pushed down where the option `filters` says so (`Narrowed`), and not else: Spark 4.2 keeps a pushed filter
 with the frame it was loaded as, and applies it to later queries of that frame that have none. `since` and `until`
@@ -167,7 +169,12 @@ def read_task(asked: Asked, shape: Shape, task: InputPartition) -> Iterator[Any]
 
 
 def fresh_offset(generation: int, known: list[Known], starts: dict[str, int]) -> Offset:
-    return {"generation": generation, "extents": {each.name: starts.get(each.name, 0) for each in known}, "done": []}
+    extents = {each.name: starts.get(each.name, 0) for each in known if not each.dropped}
+    return {"generation": generation, "extents": extents, "done": [], "gone": _gone(known)}
+
+
+def _gone(known: list[Known]) -> list[str]:
+    return [each.name for each in known if each.dropped]
 
 
 def next_offset(start: Offset, known: list[Known], max_rows: int | None, missing: str) -> Offset:
@@ -180,10 +187,11 @@ def next_offset(start: Offset, known: list[Known], max_rows: int | None, missing
             continue
         now = there.get(name)
         if (now is None or (now.dropped and next_number < now.top)) and missing == FAIL:
-            raise Unavailable(
-                f"extent {name} was dropped by retention before all of it was read (next was {next_number}): "
-                "read from the oldest there is with the option missing=oldest, or from a new checkpoint"
-            )
+            raise _dropped(name, next_number)
+    before = start.get("gone")  # offsets of earlier versions do not say
+    for each in known if before is not None and missing == FAIL else ():
+        if each.dropped and each.top and each.name not in reads and each.name not in before:
+            raise _dropped(each.name, 0)
     extents: dict[str, int] = {}
     left = max_rows
     for each in known:
@@ -194,7 +202,14 @@ def next_offset(start: Offset, known: list[Known], max_rows: int | None, missing
         left = None if left is None else left - take
         extents[each.name] = first + take
     done = [each.name for each in known if each.finished and extents.get(each.name) == each.top]
-    return {"generation": start["generation"], "extents": extents, "done": done}
+    return {"generation": start["generation"], "extents": extents, "done": done, "gone": _gone(known)}
+
+
+def _dropped(name: str, next_number: int) -> Unavailable:
+    return Unavailable(
+        f"extent {name} was dropped by retention before all of it was read (next was {next_number}): "
+        "read from the oldest there is with the option missing=oldest, or from a new checkpoint"
+    )
 
 
 def capped(known: Known, top: int) -> Known:
@@ -228,9 +243,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _initial(self) -> Offset:
         start = self._asked.start
         async with reached(self._asked.at, look=HOMES) as reach:
-            known = [each for each in await listed(reach, self._record) if not each.dropped]
+            known = await listed(reach, self._record)
             starts: dict[str, int] = {}
             for each in known:
+                if each.dropped:
+                    continue
                 if start == LATEST:
                     starts[each.name] = each.top
                 elif start != EARLIEST:
@@ -260,7 +277,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = fresh_offset(self._record.generation, known, {each.name: each.top for each in known})
         if self._until is not None:
             until = self._until["extents"]
-            known = [capped(each, until[each.name]) for each in known if each.name in until]
+            # One that came since may be gone again: no later run would see it either.
+            known = [capped(each, until.get(each.name, each.top)) for each in known if each.name in until or each.dropped]
         return next_offset(start, known, _most(limit), self._asked.missing)
 
     def reportLatestOffset(self) -> Offset | None:
