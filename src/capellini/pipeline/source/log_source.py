@@ -278,7 +278,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._until is not None:
             until = self._until["extents"]
             # One that came since may be gone again: no later run would see it either.
-            known = [capped(each, until.get(each.name, each.top)) for each in known if each.name in until or each.dropped]
+            known = [each for each in known if each.name in until or each.dropped]
+            known = [capped(each, until.get(each.name, each.top)) for each in known]
         return next_offset(start, known, _most(limit), self._asked.missing)
 
     def reportLatestOffset(self) -> Offset | None:

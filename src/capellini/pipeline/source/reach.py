@@ -31,6 +31,7 @@ from capellini.store.folder import check_there
 from capellini.store.interface import Page, Slice
 from capellini.store.pages import decode_page, encode_slice
 from capellini.store.schema import (
+    ASSIGNMENTS,
     BUCKETS,
     COUNTER_NAMES,
     COUNTERS,
@@ -47,7 +48,7 @@ from capellini.store.schema import (
 
 READ_TABLES: Final = (
     QUEUES, BUCKETS, MONOTON, POINTERS, COUNTERS, COUNTER_NAMES, TIMED_ROWS, TIMED_PARTS, TIMED_SHARDS, TIMED_RECORDS,
-    LOG_EXTENTS, LOG_BLOCKS,
+    LOG_EXTENTS, LOG_BLOCKS, ASSIGNMENTS,
 )  # fmt: skip
 HTTP_WITHIN_S: Final = 60.0
 PAGE_BYTES: Final = 4 * 1024 * 1024  # about; large enough that asking costs nothing, small enough to keep several
