@@ -188,10 +188,10 @@ def next_offset(start: Offset, known: list[Known], max_rows: int | None, missing
         now = there.get(name)
         if (now is None or (now.dropped and next_number < now.top)) and missing == FAIL:
             raise _dropped(name, next_number)
-    before = start.get("gone")  # offsets of earlier versions do not say
-    for each in known if before is not None and missing == FAIL else ():
-        if each.dropped and each.top and each.name not in reads and each.name not in before:
-            raise _dropped(each.name, 0)
+    if missing == FAIL and "gone" in start:  # offsets of earlier versions do not say
+        for each in known:
+            if each.dropped and each.top and each.name not in reads and each.name not in start["gone"]:
+                raise _dropped(each.name, 0)
     extents: dict[str, int] = {}
     left = max_rows
     for each in known:

@@ -80,7 +80,7 @@ async def _worked(reach: Reach, record: Record) -> list[int]:
         found += [place_of(str(row.key[0]))[1] for row in page.rows]
         if not page.more:
             return found
-        start = f"{page.rows[-1].key[0]}\0"
+        start = str(page.rows[-1].key[0]) + "\0"
 
 
 class TimedReader(DataSourceReader):
