@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from capellini.model.errors import Invalid
 from capellini.model.message import MAX_BATCH, NewMessage
 from capellini.model.service import Problem
 from capellini.pipeline.sink.appending import Appender
@@ -106,6 +107,8 @@ class _Putting:
 
 def _message(row: dict[str, Any], key: str) -> NewMessage:
     body = row["body"]
+    if body is None:
+        raise Invalid("a body is null: every message has one")
     return NewMessage(
         body.encode() if isinstance(body, str) else body,
         dict(row.get("attributes") or ()),
