@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from functools import reduce
 
+import msgspec
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 
@@ -16,6 +17,7 @@ from capellini.pipeline.source.log_source import (
     capped,
     even_rows,
     fresh_offset,
+    mean_bytes,
     narrowed,
     next_offset,
     still_there,
@@ -109,6 +111,15 @@ def test_tasks_of_a_cluster_come_out_even_on_the_cores(total: int, cores: int, t
     shares = grouped([Range("a", 0, total)], even_rows(total, cores))
     assert len(shares) == tasks and sum(each.rows for share in shares for each in share) == total
     assert even_rows(0, 4) == 1
+
+
+@pytest.mark.parametrize(("size", "tasks"), [(None, 20), (70, 6), (10, 6), (1_000, 20), (1_000_000, 20)])
+def test_tasks_have_more_messages_where_they_are_small(size: int | None, tasks: int) -> None:
+    extents = [known("a", 500, "sealed"), known("b", 20_000_000, "sealed"), known("c", 7)]
+    if size is not None:
+        extents[1] = msgspec.structs.replace(extents[1], bytes=size * 20_000_000)
+    shares = grouped([Range("a", 0, 20_000_000)], even_rows(20_000_000, 2, mean_bytes(extents)))
+    assert len(shares) == tasks
 
 
 @pytest.mark.parametrize(

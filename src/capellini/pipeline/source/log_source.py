@@ -52,8 +52,11 @@ from capellini.pipeline.source.worker import settle
 from capellini.queues.log.extents import OPEN
 
 FOLDER_TASKS: Final = 1  # for each core: whoever opens a folder reads its log first, up to 128 MB
-# A task costs 25 ms of Java, and one that reads a cluster connects: a million small messages take it half a second.
+# A task costs 25 ms of Java and as much of Python, and one that reads a cluster connects. A million messages take it half
+# a second or more; of small ones it has as many as make so many bytes.
 EVEN_TASK_ROWS: Final = 1_000_000
+MOST_TASK_ROWS: Final = 4_000_000
+TASK_BYTES: Final = 256 * 1024 * 1024
 
 Offset = dict[str, Any]
 Made = Callable[[Iterator[Any]], Iterator[Any]]
@@ -71,17 +74,27 @@ class Task(InputPartition):
         self.record, self.ranges = record, ranges
 
 
-async def ranges_of(reach: Reach, record: Record, since_ms: int | None, until_ms: int | None) -> list[Range]:
-    """What there is now of messages that were put at `since_ms` or later, and before `until_ms`."""
+async def ranges_of(
+    reach: Reach, record: Record, since_ms: int | None, until_ms: int | None
+) -> tuple[list[Range], float | None]:
+    """What there is now of messages that were put at `since_ms` or later, and before `until_ms`; and how large one is,
+    where that is known."""
     found: list[Range] = []
-    for known in await listed(reach, record):
+    there = await listed(reach, record)
+    for known in there:
         if known.dropped:
             continue
         first = 0 if since_ms is None else await first_since(reach, record, known, since_ms)
         end = known.top if until_ms is None else await first_since(reach, record, known, until_ms)
         if first < end:
             found.append(Range(known.name, first, end))
-    return found
+    return found, mean_bytes(there)
+
+
+def mean_bytes(known: list[Known]) -> float | None:
+    """Of a message."""
+    told = [(each.bytes, each.top) for each in known if each.bytes and each.top]
+    return sum(size for size, _ in told) / sum(top for _, top in told) if told else None
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -104,10 +117,10 @@ class LogReader(DataSourceReader):
         self._shape = shape_of(asked)
 
     def partitions(self) -> list[InputPartition]:
-        ranges = asyncio.run(_planned(self._asked, self._record))
-        return [Task(self._record, each) for each in grouped(ranges, self._task_rows(ranges))]
+        ranges, mean = asyncio.run(_planned(self._asked, self._record))
+        return [Task(self._record, each) for each in grouped(ranges, self._task_rows(ranges, mean))]
 
-    def _task_rows(self, ranges: list[Range]) -> int:
+    def _task_rows(self, ranges: list[Range], mean: float | None) -> int:
         """As asked for; else more where opening what is read costs as much as some of it."""
         rows = self._asked.task_rows
         if rows != TASK_ROWS:
@@ -116,21 +129,22 @@ class LogReader(DataSourceReader):
             case RocksAddress():
                 return max(rows, -(-sum(each.rows for each in ranges) // (FOLDER_TASKS * (os.cpu_count() or 1))))
             case _:
-                return even_rows(sum(each.rows for each in ranges), os.cpu_count() or 1)
+                return even_rows(sum(each.rows for each in ranges), os.cpu_count() or 1, mean)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_task(self._asked, self._shape, partition)
 
 
-def even_rows(total: int, cores: int) -> int:
+def even_rows(total: int, cores: int, mean: float | None = None) -> int:
     """Messages of a task that reads a node or a cluster, so that tasks come out even on that many cores: of seven on
-    two, the last would have one core wait. Few messages are no more tasks for it."""
-    tasks = -(-total // EVEN_TASK_ROWS)
+    two, the last would have one core wait. Few messages are no more tasks for it. `mean`: bytes of one."""
+    most = EVEN_TASK_ROWS if mean is None else min(MOST_TASK_ROWS, max(EVEN_TASK_ROWS, int(TASK_BYTES / mean)))
+    tasks = -(-total // most)
     even = min(-(-tasks // cores) * cores, -(-total // TASK_ROWS))
     return max(1, -(-total // max(1, tasks, even)))
 
 
-async def _planned(asked: Asked, record: Record) -> list[Range]:
+async def _planned(asked: Asked, record: Record) -> tuple[list[Range], float | None]:
     async with reached(asked.at, asked.reads_per_s, look=HOMES) as reach:
         return await ranges_of(reach, record, asked.since_ms, asked.until_ms)
 
