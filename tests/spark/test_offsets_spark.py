@@ -129,7 +129,9 @@ def test_tasks_have_more_messages_where_they_are_small(size: int | None, tasks: 
         ({"at": "rocks:x", "queue": "q", "colour": "red"}, "no option of capellini"),
         ({"at": "rocks:x", "queue": "no good"}, "not a queue name"),
         ({"at": "rocks:x", "queue": "q", "max_rows": "many"}, "max_rows is a number"),
+        ({"at": "rocks:x", "queue": "q", "max_rows": "inf"}, "max_rows is at least 1, and a number"),
         ({"at": "rocks:x", "queue": "q", "since": "yesterday"}, "seconds since 1970"),
+        ({"at": "rocks:x", "queue": "q", "since": "inf"}, "seconds since 1970"),
         ({"at": "rocks:x", "queue": "q", "missing": "ignore"}, "one of fail, oldest"),
     ],
 )
@@ -150,3 +152,14 @@ def test_pushed_filters_narrow_the_times_that_are_read() -> None:
 def test_times_are_read_as_people_and_programs_write_them() -> None:
     asked = asked_of({"at": "rocks:x", "queue": "q", "since": "2030-01-31T08:00:00Z", "until": "1900000000.5"})
     assert (asked.since_ms, asked.until_ms) == (1_896_076_800_000, 1_900_000_000_500)
+
+
+def test_times_keep_their_milliseconds_whenever_they_are() -> None:
+    begin = datetime.datetime(2039, 1, 1, tzinfo=datetime.UTC)
+    asked = asked_of({"at": "rocks:x", "queue": "q", "filters": "push"})
+    for number in range(1_000):
+        at, ms = begin + datetime.timedelta(milliseconds=number), 2_177_452_800_000 + number
+        found = narrowed(asked, EqualTo(("put_at",), at))
+        assert (found.since_ms, found.until_ms) == (ms, ms + 1)
+        for text in (at.isoformat(), f"{ms / 1000:.3f}"):
+            assert asked_of({"at": "rocks:x", "queue": "q", "since": text}).since_ms == ms

@@ -42,7 +42,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from capellini.model.address import RocksAddress, parse
 from capellini.model.errors import Invalid, NotFound, Unavailable
 from capellini.model.log import EARLIEST, LATEST
-from capellini.pipeline.source.asking import EVENTS, FAIL, TASK_ROWS, Asked
+from capellini.pipeline.source.asking import EVENTS, FAIL, TASK_ROWS, Asked, ms_of
 from capellini.pipeline.source.columns import chosen
 from capellini.pipeline.source.events import events_of
 from capellini.pipeline.source.extents import Known, Range, first_since, grouped, listed
@@ -52,8 +52,8 @@ from capellini.pipeline.source.worker import settle
 from capellini.queues.log.extents import OPEN
 
 FOLDER_TASKS: Final = 1  # for each core: whoever opens a folder reads its log first, up to 128 MB
-# A task costs 25 ms of Java and as much of Python, and one that reads a cluster connects. A million messages take it half
-# a second or more; of small ones it has as many as make so many bytes.
+# A task costs 25 ms of Java and as much of Python, and one that reads a cluster connects. A million small messages take it
+# half a second: of those it has as many as make so many bytes.
 EVEN_TASK_ROWS: Final = 1_000_000
 MOST_TASK_ROWS: Final = 4_000_000
 TASK_BYTES: Final = 256 * 1024 * 1024
@@ -163,7 +163,7 @@ def narrowed(asked: Asked, filter: Filter) -> Asked:
     column, value = getattr(filter, "attribute", None), getattr(filter, "value", None)
     if column != ("put_at",) or not isinstance(value, datetime.datetime):
         return asked
-    ms = int((value if value.tzinfo else value.astimezone()).timestamp() * 1000)  # without a zone it is this machine's
+    ms = ms_of(value if value.tzinfo else value.astimezone())  # without a zone it is this machine's
     match filter:
         case GreaterThan() | GreaterThanOrEqual() | EqualTo():
             asked = msgspec.structs.replace(asked, since_ms=max(ms, asked.since_ms or 0))
