@@ -52,8 +52,8 @@ from capellini.pipeline.source.worker import settle
 from capellini.queues.log.extents import OPEN
 
 FOLDER_TASKS: Final = 1  # for each core: whoever opens a folder reads its log first, up to 128 MB
-# A task costs 25 ms of Java and as much of Python, and one that reads a cluster connects. A million small messages take it
-# half a second: of those it has as many as make so many bytes.
+# A task costs 25 ms of Java and as much of Python, and one that reads a cluster connects. A million small messages take
+# it half a second: of those it has as many as make so many bytes.
 EVEN_TASK_ROWS: Final = 1_000_000
 MOST_TASK_ROWS: Final = 4_000_000
 TASK_BYTES: Final = 256 * 1024 * 1024
