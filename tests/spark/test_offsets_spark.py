@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from functools import reduce
 
+import msgspec
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 
@@ -16,6 +17,7 @@ from capellini.pipeline.source.log_source import (
     capped,
     even_rows,
     fresh_offset,
+    mean_bytes,
     narrowed,
     next_offset,
     still_there,
@@ -61,6 +63,23 @@ def test_what_retention_dropped_unread_is_an_error_unless_told(now: list[Known])
     assert between(read, next_offset(read, now, None, "oldest")) == [Range("b", 0, 1)]
 
 
+def test_an_extent_that_came_and_was_dropped_between_two_looks_is_missed() -> None:
+    begun = fresh_offset(1, [known("a", 7, "dropped"), known("b", 10)], {})
+    read = next_offset(begun, [known("a", 7, "dropped"), known("b", 10, "sealed")], None, "fail")
+    assert between(begun, read) == [Range("b", 0, 10)]  # what was gone at the beginning is nobody's loss
+    seen = [known("a", 7, "dropped"), known("b", 10, "dropped"), known("c", 0, "dropped")]
+    quiet = next_offset(read, seen, None, "fail")
+    now = [*seen, known("d", 3, "dropped"), known("e", 1)]
+    for before in (read, quiet):
+        with pytest.raises(Unavailable, match="extent d was dropped by retention before all of it was read"):
+            next_offset(before, now, None, "fail")
+    gone_on = next_offset(quiet, now, None, "oldest")
+    assert between(quiet, gone_on) == [Range("e", 0, 1)]
+    assert next_offset(gone_on, now, None, "fail") == gone_on
+    earlier = {name: each for name, each in quiet.items() if name != "gone"}  # a checkpoint that does not say
+    assert next_offset(earlier, now, None, "fail") == gone_on
+
+
 def test_a_batch_that_comes_again_after_retention_has_the_same_tasks_without_what_was_dropped() -> None:
     tasks = grouped([Range("a", 5, 15), Range("b", 0, 3)], 7)
     assert tasks == [(Range("a", 5, 12),), (Range("a", 12, 15), Range("b", 0, 3))]
@@ -94,6 +113,15 @@ def test_tasks_of_a_cluster_come_out_even_on_the_cores(total: int, cores: int, t
     assert even_rows(0, 4) == 1
 
 
+@pytest.mark.parametrize(("size", "tasks"), [(None, 20), (70, 6), (10, 6), (1_000, 20), (1_000_000, 20)])
+def test_tasks_have_more_messages_where_they_are_small(size: int | None, tasks: int) -> None:
+    extents = [known("a", 500, "sealed"), known("b", 20_000_000, "sealed"), known("c", 7)]
+    if size is not None:
+        extents[1] = msgspec.structs.replace(extents[1], bytes=size * 20_000_000)
+    shares = grouped([Range("a", 0, 20_000_000)], even_rows(20_000_000, 2, mean_bytes(extents)))
+    assert len(shares) == tasks
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -101,7 +129,9 @@ def test_tasks_of_a_cluster_come_out_even_on_the_cores(total: int, cores: int, t
         ({"at": "rocks:x", "queue": "q", "colour": "red"}, "no option of capellini"),
         ({"at": "rocks:x", "queue": "no good"}, "not a queue name"),
         ({"at": "rocks:x", "queue": "q", "max_rows": "many"}, "max_rows is a number"),
+        ({"at": "rocks:x", "queue": "q", "max_rows": "inf"}, "max_rows is at least 1, and a number"),
         ({"at": "rocks:x", "queue": "q", "since": "yesterday"}, "seconds since 1970"),
+        ({"at": "rocks:x", "queue": "q", "since": "inf"}, "seconds since 1970"),
         ({"at": "rocks:x", "queue": "q", "missing": "ignore"}, "one of fail, oldest"),
     ],
 )
@@ -122,3 +152,14 @@ def test_pushed_filters_narrow_the_times_that_are_read() -> None:
 def test_times_are_read_as_people_and_programs_write_them() -> None:
     asked = asked_of({"at": "rocks:x", "queue": "q", "since": "2030-01-31T08:00:00Z", "until": "1900000000.5"})
     assert (asked.since_ms, asked.until_ms) == (1_896_076_800_000, 1_900_000_000_500)
+
+
+def test_times_keep_their_milliseconds_whenever_they_are() -> None:
+    begin = datetime.datetime(2039, 1, 1, tzinfo=datetime.UTC)
+    asked = asked_of({"at": "rocks:x", "queue": "q", "filters": "push"})
+    for number in range(1_000):
+        at, ms = begin + datetime.timedelta(milliseconds=number), 2_177_452_800_000 + number
+        found = narrowed(asked, EqualTo(("put_at",), at))
+        assert (found.since_ms, found.until_ms) == (ms, ms + 1)
+        for text in (at.isoformat(), f"{ms / 1000:.3f}"):
+            assert asked_of({"at": "rocks:x", "queue": "q", "since": text}).since_ms == ms

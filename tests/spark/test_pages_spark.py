@@ -12,9 +12,10 @@ from capellini.model.options import OPTIONS
 from capellini.pipeline.source import log_reading
 from capellini.pipeline.source.extents import Range
 from capellini.pipeline.source.log_reading import FIRST_ROWS, PageRows
-from capellini.pipeline.source.reach import Reach, Record
+from capellini.pipeline.source.reach import Paced, Reach, Record
 from capellini.queues.log.rows import Block, block_out
 from capellini.store.interface import Page, Row, Slice
+from capellini.store.schema import LOG_BLOCKS
 
 pytestmark = pytest.mark.spark
 MESSAGES = 10  # of a block
@@ -77,3 +78,32 @@ def test_a_page_is_bounded_also_where_little_is_left() -> None:
     assert 99 <= whole <= 100 and whole < size.of(int(whole * MESSAGES * 1.4)) <= 1.5 * whole + 1
     size.saw([Block(0, 0, 1, 0, 1, bytes(10**9))])  # none is too large to be asked for
     assert size.of(1_000_000) == 1 and size.of(1) == 2
+
+
+class Stopped:
+    """A clock that stands still, and writes down how long each waits."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def now_s(self) -> float:
+        return 100.0
+
+    def elapsed_s(self) -> float:
+        return 100.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        await asyncio.sleep(0)
+
+
+def test_reads_that_are_asked_for_together_go_one_after_another() -> None:
+    clock, rows = Stopped(), Counted({"e": 1})
+    paced = Paced(rows, 2.0, clock)
+
+    async def ask() -> None:
+        wanted = Slice(LOG_BLOCKS, ("q", 1, "e"), limit=1)
+        await asyncio.gather(*[paced.read(wanted) for _ in range(8)])
+
+    asyncio.run(ask())
+    assert len(rows.asked) == 8 and clock.waits == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]

@@ -13,7 +13,7 @@ import pytest
 from tests.spark.nodes import bodies, numbered, serving
 
 from capellini import Client, connect
-from capellini.model.errors import Conflict, Invalid, NotFound, WrongKind
+from capellini.model.errors import Conflict, Invalid, NotFound, Unavailable, WrongKind
 from capellini.pipeline.jobs.archive import Archive, archive, compact, drop_days, read_archive
 from capellini.pipeline.jobs.load import Load, Unload, load, unload
 from capellini.pipeline.jobs.replay import Replay, counted, replay
@@ -165,6 +165,39 @@ def test_a_stream_from_queue_to_queue_repeats_a_batch_without_harm(
     assert found(spark_here, at, "to") == sorted(numbered(range(5_000)) + numbered(range(7)))
 
 
+@pytest.mark.parametrize("kind", ["log", "work"])
+def test_several_writes_in_a_micro_batch_are_all_there_and_named_ones_once(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path, kind: str
+) -> None:
+    source, target = f"forks-{kind}", f"forked-{kind}"
+    client.create_queue(source, "log")
+    client.create_queue(target, kind)
+    write(messages(spark_here, 40, 1), at, source)
+    begun: list[int] = []
+
+    def fork(rows: DataFrame, number: int) -> None:
+        begun.append(number)
+        for job in ("good", "bad"):
+            write(rows.selectExpr(f"concat(string(body), ' {job}') AS body"), at, target, job=job)
+        if len(begun) == 2:
+            raise RuntimeError("killed before it is written down")
+        if len(begun) == 3:
+            write(rows.selectExpr("concat(string(body), ' unnamed') AS body"), at, target)
+
+    def run() -> None:
+        rows = spark_here.readStream.format("capellini").options(at=at, queue=source, max_rows="20").load()
+        into = rows.writeStream.foreachBatch(fork).option("checkpointLocation", str(tmp_path))
+        into.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="killed before"):
+        run()
+    run()
+    assert begun == [0, 1, 1]
+    wanted = [f"message {n} {job}".encode() for n in range(40) for job in ("good", "bad")]
+    wanted += [f"message {n} unnamed".encode() for n in range(20, 40)]
+    assert (found(spark_here, at, target) if kind == "log" else sorted(bodies(client, target, 100))) == sorted(wanted)
+
+
 def test_a_purged_queue_ends_its_streams(
     spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
 ) -> None:
@@ -178,6 +211,72 @@ def test_a_purged_queue_ends_its_streams(
 
 
 # ---- jobs
+
+
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+def test_what_is_written_into_files_comes_back_as_it_was(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path, form: str
+) -> None:
+    odd = [
+        "plain",
+        "one\ntwo\r\nthree",
+        'say "hi", you',
+        "back\\slash",
+        'a\\" quote',
+        "",
+        " wide ",
+        "ünï\u2028",
+        "#c",
+        "null",
+    ]
+    attributes = {"a": 'x "y", z\n1', "ü": ""}
+    client.create_queue(f"odd-{form}", "log")
+    client.create_queue(f"odd-{form}-back", "log")
+    client.put_many(f"odd-{form}", [each.encode() for each in odd], attributes=attributes)
+    assert unload(spark_here, Unload(at, f"odd-{form}", str(tmp_path / "files"), form)) == len(odd)
+    load(spark_here, Load(str(tmp_path / "files"), at, f"odd-{form}-back", str(tmp_path / "state"), body="body"))
+    rows = table(spark_here, at, f"odd-{form}-back").collect()
+    assert sorted(bytes(row["body"]).decode() for row in rows) == sorted(odd)
+    assert all(row["attributes"] == attributes for row in rows)
+
+
+def test_files_say_when_messages_are_due_and_what_they_are_called(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    client.create_queue("due", "timed")
+    tomorrow = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)
+    (tmp_path / "a.csv").write_text(
+        "body,due_at,key,attributes\n"
+        f'"say ""one"", two",{tomorrow}T08:00:00Z,1,"{{""a"":""b""}}"\n'
+        f"plain,{tomorrow} 08:00:00,2,\n"
+    )
+    (tmp_path / "a.jsonl").write_text(
+        f'{{"body":"json","due_at":"{tomorrow}T09:00:00+01:00","key":1,"attributes":{{"n":7}}}}\n'
+    )
+    for name in ("a.csv", "a.jsonl"):
+        load(spark_here, Load(str(tmp_path / name), at, "due", str(tmp_path / f"state-{name}"), body="body"))
+    rows = {bytes(row["body"]): row for row in table(spark_here, at, "due").collect()}
+    assert {body: row["attributes"] for body, row in rows.items()} == {b'say "one", two': {"a": "b"}, b"plain": None}
+    eight = datetime.datetime.combine(tomorrow, datetime.time(8), datetime.UTC)
+    assert {row["due_at"].timestamp() // 60 for row in rows.values()} == {
+        eight.timestamp() // 60
+    }  # of one key: the first
+    (tmp_path / "later.csv").write_text("body,due_at\nx,soon\n")
+    with pytest.raises(Unavailable, match="soon"):
+        load(spark_here, Load(str(tmp_path / "later.csv"), at, "due", str(tmp_path / "state-later"), body="body"))
+
+
+def test_files_whose_columns_stand_otherwise_are_refused(
+    spark_here: SparkSession, at: str, client: Client[bytes], tmp_path: Path
+) -> None:
+    client.create_queue("mixed", "log")
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "a.csv").write_text("body,colour\none,red\n")
+    (files / "b.csv").write_text("colour,body\nblue,two\n")
+    with pytest.raises(Unavailable, match=r"b\.csv cannot be read: .*does not conform"):
+        load(spark_here, Load(str(files), at, "mixed", str(tmp_path / "state")))
+    assert b"blue" not in found(spark_here, at, "mixed")
 
 
 def test_files_are_loaded_once_and_a_new_one_later(

@@ -10,10 +10,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from tests.spark.nodes import serving
 
 from capellini import connect
+from capellini.cli.pipeline import pipeline
 from capellini.model.errors import CannotOpen, Unavailable
 from capellini.pipeline.jobs.running import plainly
 from capellini.pipeline.session import DELTA, Plan, check_java, fitted_memory_mb, package_zip, session, settings_for
@@ -114,3 +116,16 @@ def test_the_package_travels_whole(tmp_path: Path) -> None:
     with zipfile.ZipFile(package_zip(tmp_path)) as shipped:
         names = set(shipped.namelist())
     assert {"capellini/__init__.py", "capellini/pipeline/source/data.py", "capellini/py.typed"} <= names
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["archive", "q", "somewhere", "--checkpoint", "c", "--keep-days", "-1"], "x>=0"),
+        (["audit", "somewhere", "--state", "s", "--last", "tomorrow"], "not written as 2030-01-31 is"),
+        (["rollup", "somewhere", "--hour", "2030-1-31T8"], "not written as 2030-01-31T08 is"),
+    ],
+)
+def test_days_and_hours_that_are_none_are_refused(command: list[str], says: str) -> None:
+    done = CliRunner().invoke(pipeline, command)
+    assert done.exit_code == 2 and says in done.output

@@ -114,6 +114,21 @@ def test_a_timed_queue_shows_what_is_to_come_and_what_waits(
         assert sum(abs(row["due_at"].timestamp() - far) < 1 for row in rows) == 60
 
 
+def test_a_timed_queue_that_has_fewer_shards_now_shows_what_lies_in_the_others(
+    spark: SparkSession, at: str, client: Client[bytes], folder: Path
+) -> None:
+    client.create_queue("narrowed", "timed", shards=12)
+    for hour in range(30):
+        client.put_many("narrowed", numbered([hour]), due=time.time() + 7_200 + 3_600 * hour)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while any(not each.holder for each in client.shards("narrowed")) and time.monotonic() < deadline_s:
+        client.get("narrowed", 1, wait_s=0.2)
+    client.change_queue("narrowed", shards=1)
+    for where in (at, f"rocks:{folder}"):
+        rows = table(spark, where, queue="narrowed", columns="body").collect()
+        assert sorted(bytes(row["body"]) for row in rows) == sorted(numbered(range(30)))
+
+
 def test_all_that_was_put_into_a_timed_queue_with_bodies_is_archived_once_whatever_became_of_it(
     spark: SparkSession, at: str, client: Client[bytes], tmp_path: Path
 ) -> None:
@@ -170,9 +185,10 @@ def test_dead_letters_are_grouped_by_where_they_were_and_what_they_look_like(
     assert len(rows[0]["samples"]) == 3 and rows[0]["samples"][0]["body"].startswith('{"order"')
     (one,) = groups(spark, Letters(at, "orders", by=("origin",))).collect()
     assert one["letters"] == 35
+    client.put("lost", b"put here, this is broken")  # it came from nowhere, and stays
     broken = Letters(at, "orders", where="shape LIKE '%broken' AND attributes = '{}'")
     assert [redrive(spark, broken), redrive(spark, broken)] == [5, 0]
-    assert client.statistics("lost").ready == 30
+    assert client.statistics("lost").ready == 31
     assert {each.body[:5] for each in client.peek("orders", 10)} == {b"order"}
     with pytest.raises(Invalid, match="cannot be grouped by"):
         groups(spark, Letters(at, "orders", by=("colour",)))

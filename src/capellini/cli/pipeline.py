@@ -53,6 +53,21 @@ def sparks(command: Command) -> Command:
     return command
 
 
+def as_in(form: str) -> Callable[[click.Context, click.Parameter, str], str]:
+    """Days and hours become names of folders, and are compared as text: they are written as told, or refused."""
+
+    def check(context: click.Context, option: click.Parameter, value: str) -> str:
+        try:
+            if value and datetime.datetime.strptime(value, form).strftime(form) != value:
+                raise ValueError
+        except ValueError:
+            shown = datetime.datetime(2030, 1, 31, 8).strftime(form)
+            raise click.BadParameter(f"{value!r} is not written as {shown} is") from None
+        return value
+
+    return check
+
+
 @contextmanager
 def spark_on(
     master: str, memory_mb: int | None, settings: Sequence[str], delta: bool = False
@@ -191,7 +206,9 @@ def _whole(path: str) -> str:
 )
 @click.option("--max-rows", type=int, help="Messages of one batch at most.")
 @click.option("--reads-per-s", type=float, help="Of each task, so that a live cluster does not feel it.")
-@click.option("--keep-days", type=int, help="Afterwards, days older than that are dropped from the archive.")
+@click.option(
+    "--keep-days", type=click.IntRange(min=0), help="Afterwards, days older than that are dropped from the archive."
+)
 @click.option("--compact", is_flag=True, help="Afterwards, small files are made large ones.")
 def archive(
     at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], queue: str,
@@ -295,7 +312,13 @@ def _is_delta(path: str) -> bool:
 @click.option("--stuck-s", type=float, default=86_400.0, show_default=True, help="Silent for longer is stuck.")
 @click.option("--out", metavar="FOLDER", help="All findings as Parquet, with the ids.")
 @click.option("--state", metavar="FOLDER", help="Day by day: only days that were not audited yet, going on from here.")
-@click.option("--last", default="", metavar="DAY", help="With --state: it is complete, though no later one is there.")
+@click.option(
+    "--last",
+    default="",
+    metavar="DAY",
+    callback=as_in("%Y-%m-%d"),
+    help="With --state: it is complete, though no later one is there.",
+)
 def audit(
     master: str, memory_mb: int | None, settings: tuple[str, ...], journal: str, as_json: bool, form: str | None,
     drained: tuple[str, ...], all_drained: bool, skew_s: float, late_s: float, stuck_s: float, out: str | None,
@@ -438,7 +461,13 @@ def _sample(row: dict[str, Any]) -> str:
 @talks
 @sparks
 @click.argument("path")
-@click.option("--hour", default="", metavar="2030-01-31T08", help="Written as this hour; now unless given.")
+@click.option(
+    "--hour",
+    default="",
+    metavar="2030-01-31T08",
+    callback=as_in("%Y-%m-%dT%H"),
+    help="Written as this hour; now unless given.",
+)
 @click.option("--reads-per-s", type=float, help="Of each task, so that a live cluster does not feel it.")
 @click.option("--collect", "collects", is_flag=True, help="Afterwards, collect the garbage of all counters.")
 def rollup(

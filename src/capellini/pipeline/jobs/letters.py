@@ -5,7 +5,8 @@
 The shape of a JSON object is the names of its fields; of anything else its beginning, with numbers made alike. Letters
 of one bug mostly share it.
 
-`redrive` moves chosen letters back to where they came from, each once: run again it finds those that are left.
+`redrive` moves chosen letters back to where they came from, each once: run again it finds those that are left. What
+was put among them by somebody came from nowhere, and stays.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def redrive(spark: SparkSession, wanted: Letters) -> int:
                 yield pa.RecordBatch.from_pydict({"moved": pa.array(moved, pa.int64())})
 
     with plainly():
-        chosen = described(_letters(spark, wanted), wanted).select("origin", "id")
+        chosen = described(_letters(spark, wanted), wanted).where("origin <> ''").select("origin", "id")
         near = chosen.repartition(REDRIVE_TASKS, f.expr(f"bigint(id) div {REDRIVE_NEAR}")).sortWithinPartitions(
             f.expr("bigint(id)")
         )

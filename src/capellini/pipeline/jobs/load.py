@@ -4,8 +4,9 @@
     queue ──▶ rows ──▶ files                                         all that is there now
 
 What becomes the body: the column `body` (or the one that is named); of JSON lines and text the line itself; of anything
-else the whole row, as JSON. Columns `attributes` (a map of text), `key` and `due_at` are taken along where the queue
-has use for them.
+else the whole row, as JSON. Columns `attributes` (a map, a JSON object), `key` and `due_at` (a time, also as text) are
+taken along where the queue has use for them. CSV has no types: there they are text. It is read and written as RFC 4180
+has it, with quotes doubled and lines within quotes, and a header; files that name other columns are refused.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ FORMS: Final = ("parquet", "json", "csv", "text")
 BATCH_BYTES: Final = str(1 << 30)  # of files in one micro-batch: what is lost by a kill is done again in a minute
 ENDS: Final = {
     ".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".txt": "text",
+}  # fmt: skip
+# As everybody but Spark has it. A file is one task: where a line begins is not known from its middle.
+# Nothing between two commas is null, and "" is an empty text: with Spark's own `nullValue` that were null, too.
+CSV: Final = {
+    "header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false", "nullValue": "\0",
+}  # fmt: skip
+CSV_OUT: Final = {
+    "header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false",
 }  # fmt: skip
 GLOB: Final = re.compile(r"([\\\[\]{}*?])")  # what a pattern of Hadoop's means something else by
 LETTER: Final = re.compile(r"([A-Za-z0-9])")
@@ -60,7 +69,8 @@ def load(spark: SparkSession, wanted: Load, say: Say = silent) -> Summary:
     claim(
         wanted.checkpoint,
         {"job": "load", "path": wanted.path, "queue": wanted.queue, "generation": record.generation, "form": form,
-         "body": wanted.body, "columns": files.schema.simpleString(), "paced": wanted.per_s is not None},
+         "body": wanted.body, "columns": files.schema.simpleString(), "paced": wanted.per_s is not None,
+         **({"csv": CSV} if form == "csv" else {})},
     )  # fmt: skip
     with plainly():
         rows = _messages(files, form, wanted.body, record.kind)
@@ -103,9 +113,9 @@ def _files(spark: SparkSession, path: str, form: str, parsed: bool) -> DataFrame
     read, place = spark.readStream.option("maxBytesPerTrigger", BATCH_BYTES), streamed(path)
     if lines:
         return read.text(place).where("length(value) > 0")
-    header = {"header": "true"} if form == "csv" else {}
-    schema: StructType = spark.read.format(form).options(**header).load(place).schema
-    return read.format(form).options(**header).schema(schema).load(place)
+    told = CSV if form == "csv" else {}
+    schema: StructType = spark.read.format(form).options(**told).load(place).schema
+    return read.format(form).options(**told).schema(schema).load(place)
 
 
 def streamed(path: str) -> str:
@@ -127,13 +137,25 @@ def _messages(rows: DataFrame, form: str, body: str, kind: str) -> DataFrame:
         return rows.selectExpr("to_json(struct(*)) AS body")
     text = types[column] in ("binary", "string")
     taken = [f"`{column}` AS body" if text else f"to_json(struct(`{column}`)) AS body"]
-    if types.get("attributes") == "map<string,string>":
-        taken.append("attributes")
-    if kind != "log" and types.get("key") == "string":
-        taken.append("`key`")
-    if kind == "timed" and types.get("due_at") == "timestamp":
-        taken.append("due_at")
+    if "attributes" in types:
+        taken.append(f"{_attributes(types['attributes'])} AS attributes")
+    if kind != "log" and "key" in types:
+        taken.append("string(`key`) AS `key`")
+    if kind == "timed" and "due_at" in types:
+        due = "nullif(due_at, '')" if types["due_at"] == "string" else "due_at"
+        taken.append(f"cast({due} AS timestamp) AS due_at")
     return rows.selectExpr(*taken)
+
+
+def _attributes(type: str) -> str:
+    """SQL: the column as a map of text, whatever form files have for one. Raises Invalid."""
+    if type == "map<string,string>":
+        return "attributes"
+    if type != "string" and not type.startswith(("struct", "map")):
+        raise Invalid(f"the column attributes is {type}: attributes are a map of text, or a JSON object")
+    text = "nullif(attributes, '')" if type == "string" else "to_json(attributes)"
+    told = f"from_json({text}, 'map<string,string>', map('mode', 'FAILFAST'))"
+    return f"map_filter({told}, (name, value) -> value IS NOT NULL)"
 
 
 class Unload(msgspec.Struct, frozen=True):
@@ -170,7 +192,8 @@ def unload(spark: SparkSession, wanted: Unload) -> int:
 
         seen = Observation()
         rows = spark.read.format("capellini").options(**options).load().observe(seen, f.count(f.lit(1)).alias("rows"))
-        _shaped(rows, wanted.form).write.mode(mode).format(wanted.form).save(wanted.path)
+        told = CSV_OUT if wanted.form == "csv" else {}
+        _shaped(rows, wanted.form).write.mode(mode).format(wanted.form).options(**told).save(wanted.path)
         return int(seen.get["rows"])
 
 

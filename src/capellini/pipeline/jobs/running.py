@@ -42,6 +42,7 @@ LOOK_S: Final = 1  # how often a running job is looked at
 EVERY_S: Final = 10.0  # between micro-batches of a job that goes on
 FROM_A_TASK: Final = re.compile(r"capellini\.model\.errors\.(\w+): ([^\n]+)")
 PYTHON_ERROR: Final = re.compile(r"(?!py4j\.)[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit): ")
+UNREAD: Final = re.compile(r"\[FAILED_READ_FILE\b[^\]]*\] .*? file (\S+?)\.?(?:\s|$)")  # why is said by its cause alone
 FULL: Final = "No space left on device"
 JAVA_CAUSE: Final = re.compile(r"Caused by: ([\w.$]+: .+)")
 
@@ -155,7 +156,7 @@ def plainly() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise (said(str(error)) or Unavailable(_line(str(error)))) from error
+        raise (said(str(error)) or Unavailable(_unread(error) or _line(str(error)))) from error
 
 
 def said(text: str) -> CapelliniError | None:
@@ -174,6 +175,17 @@ def _kinds(root: type[CapelliniError]) -> Iterator[type[CapelliniError]]:
     yield root
     for child in root.__subclasses__():
         yield from _kinds(child)
+
+
+def _unread(error: BaseException) -> str:
+    """Which file cannot be read, and why; nothing if that is not what is wrong."""
+    unread = UNREAD.search(str(error))
+    cause: Any = error
+    while (deeper := getattr(cause, "_cause", None)) is not None:
+        cause = deeper
+    if unread is None or cause is error:
+        return ""
+    return f"{unread[1]} cannot be read: {_line(str(cause))}"
 
 
 def _line(text: str) -> str:

@@ -3,7 +3,8 @@
     log queues           chunks named by (write, part) and numbered: chunking.py, appending.py
     work, timed queues   puts with a key: the row's own (column `key`), or (write, part, number of the row)
 
-    the write    batch: the option `job`, else a name made for this write
+    the write    batch: the option `job`, else a name made for this write; within a micro-batch of a stream
+                 (foreachBatch) together with what names that
                  stream: the query's id, which lives in its checkpoint, and the number of the micro-batch
     the part     the number of the task's partition
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from capellini.model.errors import Invalid
 from capellini.model.message import MAX_BATCH, NewMessage
 from capellini.model.service import Problem
 from capellini.pipeline.sink.appending import Appender
@@ -47,9 +49,9 @@ class Written(WriterCommitMessage):
 class _Putting:
     """What both sinks do in a task. Travels from the driver to the tasks."""
 
-    def __init__(self, asked: Asked, record: Record, columns: list[tuple[str, str]]) -> None:
+    def __init__(self, asked: Asked, record: Record, columns: list[tuple[str, str]], streams: bool) -> None:
         check_columns(columns, record.kind)
-        self._asked, self._kind = asked, record.kind
+        self._asked, self._kind, self._streams = asked, record.kind, streams
         # Of another generation it is another write: what a purge removed is put again.
         self._write = (asked.job or uuid.uuid4().hex, record.name, record.generation)
 
@@ -57,7 +59,11 @@ class _Putting:
         context = TaskContext.get()
         assert context is not None, "a sink is used by tasks"
         query, batch = context.getLocalProperty(QUERY) or "", context.getLocalProperty(BATCH) or ""
-        write = (query, *self._write[1:]) if query else self._write
+        write: tuple[object, ...]
+        if self._streams:
+            write = (query, *self._write[1:])
+        else:  # of several writes in one micro-batch each is another one
+            write = (query, *self._write) if query else self._write
         producer = producer_of(*write, batch, context.partitionId())
         paced = _paced(batches, self._asked.per_s)
         return self._append(paced, producer) if self._kind == "log" else self._put_keyed(paced, producer)
@@ -101,6 +107,8 @@ class _Putting:
 
 def _message(row: dict[str, Any], key: str) -> NewMessage:
     body = row["body"]
+    if body is None:
+        raise Invalid("a body is null: every message has one")
     return NewMessage(
         body.encode() if isinstance(body, str) else body,
         dict(row.get("attributes") or ()),
@@ -133,7 +141,7 @@ def _paced(batches: Iterable[pa.RecordBatch], per_s: float | None) -> Iterator[p
 
 class BatchSink(DataSourceArrowWriter):
     def __init__(self, asked: Asked, record: Record, columns: list[tuple[str, str]]) -> None:
-        self._putting = _Putting(asked, record, columns)
+        self._putting = _Putting(asked, record, columns, streams=False)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return self._putting.put(iterator)
@@ -144,7 +152,7 @@ class BatchSink(DataSourceArrowWriter):
 
 class StreamSink(DataSourceStreamArrowWriter):
     def __init__(self, asked: Asked, record: Record, columns: list[tuple[str, str]]) -> None:
-        self._putting = _Putting(asked, record, columns)
+        self._putting = _Putting(asked, record, columns, streams=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return self._putting.put(iterator)

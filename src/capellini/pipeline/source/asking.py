@@ -19,7 +19,9 @@ per_s         sink: messages per second of each task at most
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -40,6 +42,7 @@ MAX_ROWS: Final = 4_000_000  # of a micro-batch: what is lost by a kill is done 
 # A message of the journal is a sheet of up to some thousands of events.
 TASK_SHEETS: Final = 500
 MAX_SHEETS: Final = 20_000
+EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 KNOWN: Final = (
     "at", "queue", "read", "columns", "since", "until", "start", "missing", "task_rows", "max_rows", "reads_per_s",
     "job", "per_s", "filters",
@@ -107,19 +110,24 @@ def _number(name: str, text: str, least: float) -> float:
         value = float(text)
     except ValueError:
         raise Invalid(f"{name} is a number, not {text!r}") from None
-    if not value >= least:
-        raise Invalid(f"{name} is at least {least:g}, not {text}")
+    if not least <= value < math.inf:
+        raise Invalid(f"{name} is at least {least:g}, and a number, not {text}")
     return value
 
 
 def _ms(name: str, text: str) -> int:
     """Milliseconds since 1970 of a time as a person or a program gives it; without a zone it is UTC."""
     try:
-        return int(float(text) * 1000)
-    except ValueError:
+        return math.floor(Decimal(text) * 1000)
+    except (ArithmeticError, ValueError):
         pass
     try:
         found = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise Invalid(f"{name} is seconds since 1970 or a time as in 2030-01-31T08:00:00Z, not {text!r}") from None
-    return int((found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
+    return ms_of(found if found.tzinfo else found.replace(tzinfo=datetime.UTC))
+
+
+def ms_of(moment: datetime.datetime) -> int:
+    """Milliseconds since 1970. In whole numbers: from 2038 on seconds as a float are too coarse to give them back."""
+    return (moment - EPOCH) // datetime.timedelta(milliseconds=1)

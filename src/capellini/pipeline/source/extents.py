@@ -40,6 +40,7 @@ class Known(msgspec.Struct, frozen=True):
     top: int
     opened_ms: int
     doubtful: bool = False  # there is more in it than anybody has said is confirmed
+    bytes: int | None = None  # once sealed, where that is known
 
     @property
     def dropped(self) -> bool:
@@ -108,9 +109,10 @@ async def _known(
     state, text = values.get("state"), values.get("record")
     if state not in (OPEN, SEALED, DROPPED) or not text:
         return None
-    opened_ms = int(msgspec.json.decode(text).get("opened_ms", 0))
+    said = msgspec.json.decode(text)
+    opened_ms = int(said.get("opened_ms", 0))
     if state != OPEN:
-        return Known(name, state, int(values.get("end") or 0), opened_ms)
+        return Known(name, state, int(values.get("end") or 0), opened_ms, bytes=said.get("bytes"))
     if view is not None and view.get("end") is not None:
         return Known(name, state, view["end"], opened_ms)
     top, there = await _open_top(reach, record, name)

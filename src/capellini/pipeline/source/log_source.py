@@ -1,13 +1,15 @@
 """A log queue as a table and as a stream: what is planned on the driver, what each task reads.
 
     table    every extent 0 .. top, less what `since` and `until` rule out, cut into tasks
-    stream   offset = {generation, extents: {name: next number}, done: [names of those that were read to their ends]};
+    stream   offset = {generation, extents: {name: next number}, done: [names of those that were read to their ends],
+             gone: [names of dropped ones that are still on the list]};
              a micro-batch is what lies between two offsets
 
 Extents are append-only and numbered, so that a batch between two offsets is the same whenever it is read: a replayed
 micro-batch has the same rows, in the same tasks, in the same order. An offset names the extents that are still on the
 list; one that retention dropped leaves it, if it had been read to its end. If not, that is an error, unless `missing`
-says to go on with the oldest there is: a batch that was planned before comes without what was dropped, then.
+says to go on with the oldest there is: a batch that was planned before comes without what was dropped, then. An extent
+may also come and be dropped between two looks: what was dropped before is in `gone`, so that this one shows.
 
 Filters are pushed down where the option `filters` says so (`Narrowed`), and not else: Spark 4.2 keeps a pushed filter
 with the frame it was loaded as, and applies it to later queries of that frame that have none. `since` and `until`
@@ -40,7 +42,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from capellini.model.address import RocksAddress, parse
 from capellini.model.errors import Invalid, NotFound, Unavailable
 from capellini.model.log import EARLIEST, LATEST
-from capellini.pipeline.source.asking import EVENTS, FAIL, TASK_ROWS, Asked
+from capellini.pipeline.source.asking import EVENTS, FAIL, TASK_ROWS, Asked, ms_of
 from capellini.pipeline.source.columns import chosen
 from capellini.pipeline.source.events import events_of
 from capellini.pipeline.source.extents import Known, Range, first_since, grouped, listed
@@ -50,8 +52,11 @@ from capellini.pipeline.source.worker import settle
 from capellini.queues.log.extents import OPEN
 
 FOLDER_TASKS: Final = 1  # for each core: whoever opens a folder reads its log first, up to 128 MB
-# A task costs 25 ms of Java, and one that reads a cluster connects: a million small messages take it half a second.
+# A task costs 25 ms of Java and as much of Python, and one that reads a cluster connects. A million small messages take
+# it half a second: of those it has as many as make so many bytes.
 EVEN_TASK_ROWS: Final = 1_000_000
+MOST_TASK_ROWS: Final = 4_000_000
+TASK_BYTES: Final = 256 * 1024 * 1024
 
 Offset = dict[str, Any]
 Made = Callable[[Iterator[Any]], Iterator[Any]]
@@ -69,17 +74,27 @@ class Task(InputPartition):
         self.record, self.ranges = record, ranges
 
 
-async def ranges_of(reach: Reach, record: Record, since_ms: int | None, until_ms: int | None) -> list[Range]:
-    """What there is now of messages that were put at `since_ms` or later, and before `until_ms`."""
+async def ranges_of(
+    reach: Reach, record: Record, since_ms: int | None, until_ms: int | None
+) -> tuple[list[Range], float | None]:
+    """What there is now of messages that were put at `since_ms` or later, and before `until_ms`; and how large one is,
+    where that is known."""
     found: list[Range] = []
-    for known in await listed(reach, record):
+    there = await listed(reach, record)
+    for known in there:
         if known.dropped:
             continue
         first = 0 if since_ms is None else await first_since(reach, record, known, since_ms)
         end = known.top if until_ms is None else await first_since(reach, record, known, until_ms)
         if first < end:
             found.append(Range(known.name, first, end))
-    return found
+    return found, mean_bytes(there)
+
+
+def mean_bytes(known: list[Known]) -> float | None:
+    """Of a message."""
+    told = [(each.bytes, each.top) for each in known if each.bytes and each.top]
+    return sum(size for size, _ in told) / sum(top for _, top in told) if told else None
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -102,10 +117,10 @@ class LogReader(DataSourceReader):
         self._shape = shape_of(asked)
 
     def partitions(self) -> list[InputPartition]:
-        ranges = asyncio.run(_planned(self._asked, self._record))
-        return [Task(self._record, each) for each in grouped(ranges, self._task_rows(ranges))]
+        ranges, mean = asyncio.run(_planned(self._asked, self._record))
+        return [Task(self._record, each) for each in grouped(ranges, self._task_rows(ranges, mean))]
 
-    def _task_rows(self, ranges: list[Range]) -> int:
+    def _task_rows(self, ranges: list[Range], mean: float | None) -> int:
         """As asked for; else more where opening what is read costs as much as some of it."""
         rows = self._asked.task_rows
         if rows != TASK_ROWS:
@@ -114,21 +129,22 @@ class LogReader(DataSourceReader):
             case RocksAddress():
                 return max(rows, -(-sum(each.rows for each in ranges) // (FOLDER_TASKS * (os.cpu_count() or 1))))
             case _:
-                return even_rows(sum(each.rows for each in ranges), os.cpu_count() or 1)
+                return even_rows(sum(each.rows for each in ranges), os.cpu_count() or 1, mean)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_task(self._asked, self._shape, partition)
 
 
-def even_rows(total: int, cores: int) -> int:
+def even_rows(total: int, cores: int, mean: float | None = None) -> int:
     """Messages of a task that reads a node or a cluster, so that tasks come out even on that many cores: of seven on
-    two, the last would have one core wait. Few messages are no more tasks for it."""
-    tasks = -(-total // EVEN_TASK_ROWS)
+    two, the last would have one core wait. Few messages are no more tasks for it. `mean`: bytes of one."""
+    most = EVEN_TASK_ROWS if mean is None else min(MOST_TASK_ROWS, max(EVEN_TASK_ROWS, int(TASK_BYTES / mean)))
+    tasks = -(-total // most)
     even = min(-(-tasks // cores) * cores, -(-total // TASK_ROWS))
     return max(1, -(-total // max(1, tasks, even)))
 
 
-async def _planned(asked: Asked, record: Record) -> list[Range]:
+async def _planned(asked: Asked, record: Record) -> tuple[list[Range], float | None]:
     async with reached(asked.at, asked.reads_per_s, look=HOMES) as reach:
         return await ranges_of(reach, record, asked.since_ms, asked.until_ms)
 
@@ -147,7 +163,7 @@ def narrowed(asked: Asked, filter: Filter) -> Asked:
     column, value = getattr(filter, "attribute", None), getattr(filter, "value", None)
     if column != ("put_at",) or not isinstance(value, datetime.datetime):
         return asked
-    ms = int((value if value.tzinfo else value.astimezone()).timestamp() * 1000)  # without a zone it is this machine's
+    ms = ms_of(value if value.tzinfo else value.astimezone())  # without a zone it is this machine's
     match filter:
         case GreaterThan() | GreaterThanOrEqual() | EqualTo():
             asked = msgspec.structs.replace(asked, since_ms=max(ms, asked.since_ms or 0))
@@ -167,7 +183,12 @@ def read_task(asked: Asked, shape: Shape, task: InputPartition) -> Iterator[Any]
 
 
 def fresh_offset(generation: int, known: list[Known], starts: dict[str, int]) -> Offset:
-    return {"generation": generation, "extents": {each.name: starts.get(each.name, 0) for each in known}, "done": []}
+    extents = {each.name: starts.get(each.name, 0) for each in known if not each.dropped}
+    return {"generation": generation, "extents": extents, "done": [], "gone": _gone(known)}
+
+
+def _gone(known: list[Known]) -> list[str]:
+    return [each.name for each in known if each.dropped]
 
 
 def next_offset(start: Offset, known: list[Known], max_rows: int | None, missing: str) -> Offset:
@@ -180,10 +201,11 @@ def next_offset(start: Offset, known: list[Known], max_rows: int | None, missing
             continue
         now = there.get(name)
         if (now is None or (now.dropped and next_number < now.top)) and missing == FAIL:
-            raise Unavailable(
-                f"extent {name} was dropped by retention before all of it was read (next was {next_number}): "
-                "read from the oldest there is with the option missing=oldest, or from a new checkpoint"
-            )
+            raise _dropped(name, next_number)
+    if missing == FAIL and "gone" in start:  # offsets of earlier versions do not say
+        for each in known:
+            if each.dropped and each.top and each.name not in reads and each.name not in start["gone"]:
+                raise _dropped(each.name, 0)
     extents: dict[str, int] = {}
     left = max_rows
     for each in known:
@@ -194,7 +216,14 @@ def next_offset(start: Offset, known: list[Known], max_rows: int | None, missing
         left = None if left is None else left - take
         extents[each.name] = first + take
     done = [each.name for each in known if each.finished and extents.get(each.name) == each.top]
-    return {"generation": start["generation"], "extents": extents, "done": done}
+    return {"generation": start["generation"], "extents": extents, "done": done, "gone": _gone(known)}
+
+
+def _dropped(name: str, next_number: int) -> Unavailable:
+    return Unavailable(
+        f"extent {name} was dropped by retention before all of it was read (next was {next_number}): "
+        "read from the oldest there is with the option missing=oldest, or from a new checkpoint"
+    )
 
 
 def capped(known: Known, top: int) -> Known:
@@ -228,9 +257,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _initial(self) -> Offset:
         start = self._asked.start
         async with reached(self._asked.at, look=HOMES) as reach:
-            known = [each for each in await listed(reach, self._record) if not each.dropped]
+            known = await listed(reach, self._record)
             starts: dict[str, int] = {}
             for each in known:
+                if each.dropped:
+                    continue
                 if start == LATEST:
                     starts[each.name] = each.top
                 elif start != EARLIEST:
@@ -260,7 +291,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = fresh_offset(self._record.generation, known, {each.name: each.top for each in known})
         if self._until is not None:
             until = self._until["extents"]
-            known = [capped(each, until[each.name]) for each in known if each.name in until]
+            # One that came since may be gone again: no later run would see it either.
+            known = [each for each in known if each.name in until or each.dropped]
+            known = [capped(each, until.get(each.name, each.top)) for each in known]
         return next_offset(start, known, _most(limit), self._asked.missing)
 
     def reportLatestOffset(self) -> Offset | None:

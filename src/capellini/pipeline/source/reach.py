@@ -22,7 +22,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from capellini.model.address import CassandraAddress, NodeAddress, RocksAddress, parse
-from capellini.model.clock import RealClock
+from capellini.model.clock import Clock, RealClock
 from capellini.model.errors import NotFound, Unavailable, from_name
 from capellini.model.options import OPTIONS, WorkOptions
 from capellini.queues.catalog import row_of
@@ -31,6 +31,7 @@ from capellini.store.folder import check_there
 from capellini.store.interface import Page, Slice
 from capellini.store.pages import decode_page, encode_slice
 from capellini.store.schema import (
+    ASSIGNMENTS,
     BUCKETS,
     COUNTER_NAMES,
     COUNTERS,
@@ -47,7 +48,7 @@ from capellini.store.schema import (
 
 READ_TABLES: Final = (
     QUEUES, BUCKETS, MONOTON, POINTERS, COUNTERS, COUNTER_NAMES, TIMED_ROWS, TIMED_PARTS, TIMED_SHARDS, TIMED_RECORDS,
-    LOG_EXTENTS, LOG_BLOCKS,
+    LOG_EXTENTS, LOG_BLOCKS, ASSIGNMENTS,
 )  # fmt: skip
 HTTP_WITHIN_S: Final = 60.0
 PAGE_BYTES: Final = 4 * 1024 * 1024  # about; large enough that asking costs nothing, small enough to keep several
@@ -104,19 +105,21 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 class Paced:
-    """At most so many reads per second."""
+    """At most so many reads per second. Each has a moment of its own before it waits for it: several that are asked for
+    at a time do not go together."""
 
-    def __init__(self, rows: Rows, reads_per_s: float) -> None:
+    def __init__(self, rows: Rows, reads_per_s: float, clock: Clock | None = None) -> None:
         self._rows = rows
         self._pause_s = 1 / reads_per_s
-        self._clock = RealClock()
+        self._clock = clock or RealClock()
         self._next_s = 0.0
 
     async def read(self, slice: Slice) -> Page:
         now_s = self._clock.elapsed_s()
-        if now_s < self._next_s:
-            await self._clock.sleep(self._next_s - now_s)
-        self._next_s = max(now_s, self._next_s) + self._pause_s
+        mine_s = max(now_s, self._next_s)
+        self._next_s = mine_s + self._pause_s
+        if mine_s > now_s:
+            await self._clock.sleep(mine_s - now_s)
         return await self._rows.read(slice)
 
 

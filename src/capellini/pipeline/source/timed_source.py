@@ -19,13 +19,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from capellini.pipeline.source.asking import Asked
 from capellini.pipeline.source.columns import chosen
-from capellini.pipeline.source.reach import Reach, Record, Rows
+from capellini.pipeline.source.reach import Reach, Record, Rows, queue_path
 from capellini.pipeline.source.tasks import Made, batches_of, planned
+from capellini.queues.timed.keeper import SCOPE, item_of, place_of
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.records import Known, read_known
 from capellini.queues.timed.rows import TimedRow, list_parts, order_key, row_in
 from capellini.store.interface import Key, Slice
-from capellini.store.schema import TIMED_ROWS
+from capellini.store.schema import ASSIGNMENTS, TIMED_ROWS
 
 PAGE_ROWS: Final = 500
 PARTS_PER_TASK: Final = 24
@@ -56,14 +57,30 @@ class Parts(InputPartition):
 
 async def tasks(reach: Reach, record: Record) -> list[Parts]:
     place = _place(reach, record)
-    shards = int(getattr(record.options, "shards", 1))
     found: list[Parts] = []
-    for shard in range(shards):
+    for shard in sorted({*range(int(getattr(record.options, "shards", 1))), *await _worked(reach, record)}):
         parts = await list_parts(place, shard)
         found += [
             Parts(record, shard, tuple(parts[at : at + PARTS_PER_TASK])) for at in range(0, len(parts), PARTS_PER_TASK)
         ]
     return found
+
+
+async def _worked(reach: Reach, record: Record) -> list[int]:
+    """Shards that somebody works or is to work: of a queue that has fewer now, more than its options say."""
+    if reach.node:
+        said = await reach.asked(queue_path(record.name, "/shards"))
+        return [int(view["shard"]) for view in said["shards"]]
+    first = item_of((record.name, record.generation), 0).removesuffix("0")
+    found: list[int] = []
+    start = first
+    while True:
+        bounds = Slice(ASSIGNMENTS, (SCOPE,), start=(start,), end=(f"{first}:",), columns=("epoch",))  # : is behind 9
+        page = await reach.rows.read(bounds)
+        found += [place_of(str(row.key[0]))[1] for row in page.rows]
+        if not page.more:
+            return found
+        start = str(page.rows[-1].key[0]) + "\0"
 
 
 class TimedReader(DataSourceReader):
