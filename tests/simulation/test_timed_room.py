@@ -86,7 +86,9 @@ def test_a_change_of_what_was_read_long_ago_does_not_stop_the_reading() -> None:
     told(story)
 
 
-def test_what_is_put_first_and_due_in_a_year_does_not_hold_back_what_is_due_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_put_first_and_due_in_a_year_does_not_hold_back_what_is_due_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(holder, "ROOM_ROWS", 3)
 
     async def story(stage: Stage) -> None:
