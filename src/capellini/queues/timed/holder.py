@@ -81,6 +81,7 @@ class Holder:
         self.judging = Judging(place, Known(self.read), self.stamp)
         self.stopped = False
         self.halted = False  # by an operator
+        self._halts_asked = self._halts_heard = 0
         self.ready = False  # took over
         self.changes = Turns()  # cancels and moves of one message wait for each other
         self._barred: dict[int, int] = {}
@@ -161,6 +162,18 @@ class Holder:
     def acts(self) -> bool:
         return self.ready and not self.stopped and self.lease.valid()
 
+    def begins(self) -> bool:
+        """It does not act yet, but may soon: what concerns the shard for longer is for it to know."""
+        return not self.ready and not self.stopped and self.lease.valid()
+
+    async def look_halted(self) -> None:
+        """What an operator says. Of looks that overlap the one that was begun last counts."""
+        self._halts_asked += 1
+        asked = self._halts_asked
+        halted = await read_halted(self.place, self.shard)
+        if asked > self._halts_heard:
+            self._halts_heard, self.halted = asked, halted
+
     async def _work(self) -> None:
         while not self.ready:
             try:
@@ -186,7 +199,7 @@ class Holder:
         await write_horizon(place, self.shard, self.epoch, max(horizon, FIRST_HORIZON))
         self.published = self._confirmed = max(horizon, FIRST_HORIZON)
         await self.committing.begin()
-        self.halted = await read_halted(place, self.shard)
+        await self.look_halted()
         self._parts = []
         if ticks_of(self.read):
             first = self._dropped + "\0" if self._dropped else ""

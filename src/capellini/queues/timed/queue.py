@@ -346,7 +346,7 @@ class TimedQueue:
     # Asking the holder of a shard
 
     async def _ask(self, shard: int, operation: str, items: list[Any]) -> list[Answer]:
-        if self.serving.holder(shard) is not None:
+        if self.serving.holder(shard, operation) is not None:
             return await self.serving.do(shard, operation, items)
         return msgspec.msgpack.decode(await self._asked(shard, operation, items), type=list[Answer])
 

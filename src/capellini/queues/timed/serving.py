@@ -20,7 +20,7 @@ from capellini.model.message import Delivery
 from capellini.model.timed import DueMessage, ShardView
 from capellini.queues.timed import acting, changing
 from capellini.queues.timed.desk import Desk, Message, State, size_of
-from capellini.queues.timed.holder import Holder, page_rows, read_halted
+from capellini.queues.timed.holder import Holder, page_rows
 from capellini.queues.timed.horizon import OPERATOR_EPOCH
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import before, id_text, ms_of_ticks, parse_id, ticks_of, ticks_of_ms
@@ -89,9 +89,12 @@ class Serving:
         self._place = place
         self._holders = holders
 
-    def holder(self, shard: int) -> Holder | None:
+    def holder(self, shard: int, operation: str = "") -> Holder | None:
+        """That can do this; an operator's word is for one that is just beginning, too."""
         found = self._holders.get(shard)
-        return found if found is not None and found.acts() else None
+        if found is None or not (found.acts() or (operation == "halt" and found.begins())):
+            return None
+        return found
 
     def held(self) -> list[Holder]:
         return list(self._holders.values())
@@ -129,7 +132,7 @@ class Serving:
 
     async def do(self, shard: int, operation: str, items: list[Any]) -> list[Answer]:
         """Raises Unavailable when this node does not hold the shard."""
-        holder = self.holder(shard)
+        holder = self.holder(shard, operation)
         if holder is None:
             raise Unavailable(f"this node does not work shard {shard} of {self._place.name} now: try again")
         act = _OPERATIONS.get(operation)
@@ -302,7 +305,7 @@ async def _wake(holder: Holder, items: list[Any]) -> list[Answer]:
 
 
 async def _halt(holder: Holder, items: list[Any]) -> list[Answer]:
-    holder.halted = await read_halted(holder.place, holder.shard)
+    await holder.look_halted()
     holder.place.woken()
     return [Answer()]
 
