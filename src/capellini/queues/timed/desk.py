@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
-from capellini.queues.cursor import Cursor
 from capellini.queues.timed.positions import ticks_of
 from capellini.queues.timed.records import Moving, Name
 from capellini.queues.timed.rows import TimedRow
@@ -85,7 +84,6 @@ class Message:
 
 class Desk:
     def __init__(self, next_offset: int) -> None:
-        self.cursor = Cursor(next_offset)
         self.next_offset = next_offset
         self.messages: dict[int, Message] = {}
         self.names: dict[Name, Message] = {}
@@ -245,7 +243,6 @@ class Desk:
         if self.ids.get(message.row.id) is message:
             del self.ids[message.row.id]
         self.bytes -= message.size
-        self.cursor.add(message.offset)
 
     def next_ms(self) -> int | None:
         """When the next one comes or comes back; what is ready is there now."""
