@@ -348,6 +348,27 @@ async def begun(stage: Stage, node: TimedNode, queue: TimedQueue, body: bytes, d
     return found
 
 
+@pytest.mark.parametrize(("first_s", "then_s"), [(400.0, 0.0), (400.0, 3.0), (3.0, 4_000.0)])
+def test_a_key_used_again_with_another_due_keeps_no_due_of_before(first_s: float, then_s: float) -> None:
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        queue = await stage.queue(node)
+        await begun(stage, node, queue, b"first", first_s)
+        id = await stage.put(node, b"then", key="k", delay_s=then_s)
+        await asyncio.sleep(5.0)
+        (shard,) = await stage.do(node, node.broker.shards("q"))
+        assert shard.horizon_at is not None and shard.horizon_at * 1000 < ms_in(stage, 60.0)
+        assert shard.ready + shard.waiting == (then_s < 5.0)  # nothing is read long before it is due
+        await asyncio.sleep(max(0.0, then_s - 5.0))
+        (found,) = await stage.get(node)
+        assert (found.id, found.body) == (id, b"then")
+        await stage.do(node, node.broker.ack("q", [found.receipt]))
+        await asyncio.sleep(max(0.0, first_s + 60.0 - then_s))
+        assert await stage.get(node) == []  # though the key is forgotten by now
+
+    told(story, window_s=60.0)
+
+
 STORIES = {
     "holder_that_hangs_is_waited_for": test_what_is_ready_here_does_not_wait_for_a_holder_that_hangs,
     "void_row_not_marked": test_an_id_that_a_key_named_once_stays_void_when_the_key_is_forgotten,
