@@ -105,6 +105,23 @@ def test_what_is_put_first_and_due_in_a_year_does_not_hold_back_what_is_due_now(
     told(story)
 
 
+def test_what_is_read_early_since_a_clock_was_ahead_holds_back_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holder, "ROOM_ROWS", 3)
+
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        node.client.clock.offset_s += 86_400.0
+        await asyncio.sleep(20.0)
+        node.client.clock.offset_s -= 86_400.0
+        await stage.do(node, node.broker.put("q", [NewMessage(b"in an hour", delay_s=3_600.0)] * 5))
+        await asyncio.sleep(3.0)
+        await comes_soon(stage)
+        await asyncio.sleep(3_600.0)
+        assert [one.body for one in await stage.get(node)].count(b"in an hour") == 5
+
+    told(story)
+
+
 def test_lists_and_counts_read_large_bodies_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     one = AROUND_BYTES + 1_000
     monkeypatch.setattr(holder, "FIRST_ROWS", 4)
