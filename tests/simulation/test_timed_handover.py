@@ -12,6 +12,7 @@ from capellini.model.errors import Unavailable, Unknown
 from capellini.model.message import Entry, NewMessage
 from capellini.model.service import Done, NackItem, Problem, Put
 from capellini.queues.timed import committing, putting
+from capellini.queues.timed.holder import Holder
 from capellini.queues.timed.horizon import read_shard
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import parse_id, position_of, ticks_of_ms
@@ -189,6 +190,30 @@ STORIES = {
     "delay_of_a_nack_not_durable": test_the_delay_of_a_nack_outlives_its_holder,
     "parts_of_earlier_holders_not_dropped": test_a_part_that_an_earlier_holder_finished_is_dropped_by_the_next,
 }
+
+
+def test_a_shard_that_is_stopped_while_a_holder_begins_hands_out_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = asyncio.Event()
+
+    async def slow(self: Holder) -> None:
+        await goes_on.wait()
+
+    async def story(stage: Stage) -> None:
+        first = await stage.held()
+        await stage.put(first)
+        (other,) = [node for node in stage.living if node is not first]
+        monkeypatch.setattr(Holder, "_resume", slow)  # what it knows of the operator's word it has read before
+        stage.nodes.crash(cast(Any, first))
+        await stage.until(lambda: any(name == "q" and held for (name, _), held in other.keeper._holders.items()))
+        await asyncio.sleep(2.0)
+        await stage.do(other, other.broker.halt("q", 0, True))
+        goes_on.set()
+        await stage.held()
+        assert await stage.get(other) == []
+        assert (await stage.do(other, other.broker.halt("q", 0, False))).state == "started"
+        assert len(await stage.get(other)) == 1
+
+    told(story, nodes=2)
 
 
 def test_a_part_is_on_the_list_before_anything_is_written_into_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.simulation.timed_stage import Stage, told
@@ -15,10 +15,12 @@ from capellini.model.message import Entry, NewMessage
 from capellini.model.service import Done, Put
 from capellini.model.timed import MoveItem, Scheduled
 from capellini.proof.timed_nodes import SimulatedPeers, TimedNode
-from capellini.queues.timed import holder, serving
+from capellini.queues.timed import holder, rows, serving
 from capellini.queues.timed.keyed import CLAIMED, key_cell
 from capellini.queues.timed.positions import id_text, parse_id, position_of, shard_in, ticks_of_ms
 from capellini.queues.timed.queue import TimedQueue
+from capellini.store.interface import Page, Slice
+from capellini.store.schema import TIMED_PARTS
 from capellini.store.simulation.world import EPOCH_S
 
 MOST_LATE_S = 2.0
@@ -97,6 +99,75 @@ def test_a_peek_goes_on_behind_what_was_due_before_its_put_or_was_moved() -> Non
             after = found[0].id
             assert len(seen) <= len(ids)
         assert seen == [b"0", b"1", b"2", b"4", b"3", b"5"]
+
+    told(story)
+
+
+async def listed_in_pages(stage: Stage, node: TimedNode, count: int) -> list[bytes]:
+    queue = await stage.queue(node)
+    bodies: list[bytes] = []
+    from_ms, after = 0, ""
+    while found := await stage.do(node, queue.due_between(from_ms, ms_in(stage, 86_400.0), count, after)):
+        bodies += [one.body for one in found]
+        from_ms, after = round(found[-1].due_at * 1000), found[-1].id
+        assert len(bodies) <= 1_000
+    return bodies
+
+
+def test_what_is_due_at_the_same_moment_is_listed_in_pages() -> None:
+    """Put together, one by one, and moved there; asked at a node that holds some of it, and with others around it."""
+
+    async def story(stage: Stage) -> None:
+        first, second = await spread(stage)
+        queue, due_ms = await stage.queue(first), ms_in(stage, 3_600.0)
+
+        async def put(*messages: tuple[bytes, int]) -> list[str]:
+            items = [Scheduled(Entry(body), due_ms) for body, due_ms in messages]
+            return [answer.id for answer in await stage.do(first, queue.put(items))]
+
+        await put(*[(b"batch %d" % at, due_ms) for at in range(40)])
+        for at in range(40):
+            await put((b"one %d" % at, due_ms))
+        moved = await put(*[(b"moved %d" % at, due_ms + 60_000 + at) for at in range(40)])
+        assert await stage.do(first, queue.move([MoveItem(id, due_ms) for id in moved])) == [Done(due_ms / 1000)] * 40
+        await put((b"before", due_ms - 1), (b"after", due_ms + 1))
+        for count in (7, 1):
+            found = await listed_in_pages(stage, second, count)
+            assert (found[0], found[-1], len(found), len(set(found))) == (b"before", b"after", 122, 122)
+
+    told(story, nodes=2)
+
+
+def test_a_list_has_no_more_bodies_than_it_shows() -> None:
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        await stage.do(node, node.broker.put("q", [NewMessage(b"%d" % at) for at in range(50)]))
+        await asyncio.sleep(3.0)
+        listed = (await stage.queue(node)).serving.listed(0, 0, ms_in(stage, 86_400.0), 5)
+        assert [one.body for one in (await stage.do(node, listed)).messages] == [b"%d" % at for at in range(5)]
+
+    told(story)
+
+
+def test_a_short_list_reads_no_further_into_the_list_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "PARTS_PAGE", 4)
+
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        queue = await stage.queue(node)
+        hourly = [Scheduled(Entry(b"%d" % at), ms_in(stage, 86_400.0 + 3_600.0 * at)) for at in range(60)]
+        await stage.do(node, queue.put(hourly))
+        store: Any = node.client.store
+        read, pages = store.read, 0
+
+        async def counted(bounds: Slice) -> Page:
+            nonlocal pages
+            pages += bounds.table is TIMED_PARTS
+            return cast(Page, await read(bounds))
+
+        store.read = counted
+        found = await stage.do(node, queue.due_between(0, serving.FAR_MS, 6))
+        assert [one.body for one in found] == [b"%d" % at for at in range(6)] and pages == 2
 
     told(story)
 
@@ -275,6 +346,27 @@ async def begun(stage: Stage, node: TimedNode, queue: TimedQueue, body: bytes, d
 
     found: str = await stage.do(node, work())
     return found
+
+
+@pytest.mark.parametrize(("first_s", "then_s"), [(400.0, 0.0), (400.0, 3.0), (3.0, 4_000.0)])
+def test_a_key_used_again_with_another_due_keeps_no_due_of_before(first_s: float, then_s: float) -> None:
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        queue = await stage.queue(node)
+        await begun(stage, node, queue, b"first", first_s)
+        id = await stage.put(node, b"then", key="k", delay_s=then_s)
+        await asyncio.sleep(5.0)
+        (shard,) = await stage.do(node, node.broker.shards("q"))
+        assert shard.horizon_at is not None and shard.horizon_at * 1000 < ms_in(stage, 60.0)
+        assert shard.ready + shard.waiting == (then_s < 5.0)  # nothing is read long before it is due
+        await asyncio.sleep(max(0.0, then_s - 5.0))
+        (found,) = await stage.get(node)
+        assert (found.id, found.body) == (id, b"then")
+        await stage.do(node, node.broker.ack("q", [found.receipt]))
+        await asyncio.sleep(max(0.0, first_s + 60.0 - then_s))
+        assert await stage.get(node) == []  # though the key is forgotten by now
+
+    told(story, window_s=60.0)
 
 
 STORIES = {

@@ -86,6 +86,42 @@ def test_a_change_of_what_was_read_long_ago_does_not_stop_the_reading() -> None:
     told(story)
 
 
+def test_what_is_put_first_and_due_in_a_year_does_not_hold_back_what_is_due_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(holder, "ROOM_ROWS", 3)
+
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        await stage.do(node, node.broker.create("new", "timed", {"shards": 1}))
+        later = [NewMessage(b"in a year", delay_s=365 * 86_400.0)] * 3
+        await stage.do(node, node.broker.put("new", later))  # before anybody works its shard
+        await asyncio.sleep(5.0)
+        await stage.do(node, node.broker.put("new", [NewMessage(b"due now")]))
+        (found,) = await stage.get(node, 2.0, "new")
+        (shard,) = await stage.do(node, node.broker.shards("new"))
+        assert (found.body, shard.waiting) == (b"due now", 0)
+
+    told(story)
+
+
+def test_what_is_read_early_since_a_clock_was_ahead_holds_back_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holder, "ROOM_ROWS", 3)
+
+    async def story(stage: Stage) -> None:
+        node = await stage.held()
+        node.client.clock.offset_s += 86_400.0
+        await asyncio.sleep(20.0)
+        node.client.clock.offset_s -= 86_400.0
+        await stage.do(node, node.broker.put("q", [NewMessage(b"in an hour", delay_s=3_600.0)] * 5))
+        await asyncio.sleep(3.0)
+        await comes_soon(stage)
+        await asyncio.sleep(3_600.0)
+        assert [one.body for one in await stage.get(node)].count(b"in an hour") == 5
+
+    told(story)
+
+
 def test_lists_and_counts_read_large_bodies_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     one = AROUND_BYTES + 1_000
     monkeypatch.setattr(holder, "FIRST_ROWS", 4)

@@ -151,6 +151,25 @@ def test_removal_takes_back_what_was_put_ahead_and_a_late_runner_puts_nothing_ne
     in_world(test)
 
 
+@pytest.mark.parametrize("kind", ["work", "timed"])
+def test_nothing_comes_of_a_row_that_was_read_before_the_removal(kind: str) -> None:
+    async def test(world: World) -> None:
+        queue = Queue()
+        queue.kind = kind
+        in_charge, other = schedules_of(world, queue), schedules_of(world, queue, "n2")
+        await other.add(EVERY_MINUTE)
+        read = [each for shelf in range(scheduling.SHELVES) for each in await in_charge.on(shelf)]
+        await other.remove("minutely")
+        for _ in range(5):
+            await asyncio.sleep(60)
+            assert [await in_charge.run(each) for each in read] == [0]
+        assert set(queue.by_key) == set(queue.cancelled)
+        await other.add(EVERY_MINUTE)  # another of that name is no reason to go on
+        assert [await in_charge.run(each) for each in read] == [0]
+
+    in_world(test)
+
+
 def test_a_removal_that_could_not_take_back_says_so() -> None:
     async def test(world: World) -> None:
         queue = Queue()

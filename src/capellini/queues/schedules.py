@@ -13,9 +13,10 @@ assignments.
 Ticks of timed queues are put AHEAD_MS before they are due, as messages with that due: a node that dies then does not
 make a tick late, since others take over in less. Work queues have no cancel, so their ticks are put when they come.
 
-Removing a schedule marks its row first: nothing is planned from it any more. Then the ticks that may have been put
-ahead are put again under their keys, which tells their ids, and cancelled. Whoever puts such a tick later, because it
-had planned it before, finds the key used. What was due before the removal stays.
+Removing a schedule marks its row first: nothing is planned from it any more, since whoever has planned looks at the row
+once more before it puts. Then the ticks that may have been put ahead are put again under their keys, which tells their
+ids, and cancelled. Whoever puts such a tick later, because it had planned it before, finds the key used. What was due
+before the removal stays.
 
 Missed ticks (nobody ran, or the queue took no puts): those that are late by more than LATE_MS are skipped or put
 nevertheless, as the schedule says.
@@ -243,6 +244,8 @@ class Schedules:
             timed = await self._kind_of(schedule.new.queue) == "timed"
             plan = plan_of(schedule, now_ms, AHEAD_MS if timed else 0)
             if plan.put:
+                if not await self._is_there(schedule):
+                    return 0
                 messages = [self._message(schedule, tick_ms, timed) for tick_ms in plan.put]
                 for result in await self._put(schedule.new.queue, messages):
                     if isinstance(result, Problem):
@@ -256,6 +259,11 @@ class Schedules:
         )
         await self._settle(schedule, after)
         return len(plan.put)
+
+    async def _is_there(self, schedule: Schedule) -> bool:
+        """Asked after its ticks were planned: if it is removed later, they were due before, or are taken back."""
+        now = await self._cell(schedule.new.name).read()
+        return now.tag == schedule.tag and not now.removed
 
     def _next(self, schedule: Schedule) -> int:
         """The first tick that is not put: computed once, however often it is asked for."""

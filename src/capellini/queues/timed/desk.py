@@ -10,7 +10,7 @@ is leaving (an ack, a cancel or a move is being made durable) is offered to nobo
 the next delivery, so there is a limit in bytes, attributes and what surrounds a message included: from there on
 nothing is taken until something comes back or is acked. What was handed out and is hidden (nacked with a delay, on its
 way to the dead letters) counts with them, not with what waits to be handed out first: else a few thousand hidden ones
-would leave no room to read what is due now.
+would leave no room to read what is due now. So does what was read long before it comes, since a clock was ahead.
 
 Three heaps say what comes next. What is gone or was overtaken stays in them until it is met; once that is the most of
 a heap, it is thrown out, so that a message that stays for hours does not keep the traces of all that pass it.
@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
-from capellini.queues.cursor import Cursor
 from capellini.queues.timed.positions import ticks_of
 from capellini.queues.timed.records import Moving, Name
 from capellini.queues.timed.rows import TimedRow
@@ -74,7 +73,7 @@ class Message:
         self.at_ms = at_ms  # waiting: when it can be had; in flight: when its visibility ends
         self.deliveries = deliveries
         self.moving = moving
-        self.hidden = False  # was handed out, and is neither in flight nor ready: counted with what is in flight
+        self.hidden = False  # comes back, or comes much later: counted with what is in flight
         self.proved = False  # its last delivery's receipt is good: not given back, and nobody else has it
         self.state = State.WAITING
         self.size = size_of(row)  # in memory, about
@@ -85,7 +84,6 @@ class Message:
 
 class Desk:
     def __init__(self, next_offset: int) -> None:
-        self.cursor = Cursor(next_offset)
         self.next_offset = next_offset
         self.messages: dict[int, Message] = {}
         self.names: dict[Name, Message] = {}
@@ -102,14 +100,17 @@ class Desk:
     def __len__(self) -> int:
         return len(self.messages)
 
-    def add(self, row: TimedRow, at_ms: int, deliveries: int = 0, moving: Moving | None = None) -> Message:
+    def add(
+        self, row: TimedRow, at_ms: int, deliveries: int = 0, moving: Moving | None = None, early: bool = False
+    ) -> Message:
+        """`early`: it comes so much later that it must not take the room of what is handed out next."""
         message = Message(self.next_offset, row, at_ms, deliveries, moving)
         self.next_offset += 1
         self.messages[message.offset] = message
         self._push(self._places, ticks_of(row.position), message.offset, lambda _, message: True)
         self.names[row.name] = self.ids[row.id] = message
         self.bytes += message.size
-        self._set_hidden(message, bool(deliveries or moving))
+        self._set_hidden(message, bool(deliveries or moving or early))
         if moving is None:
             self._until(message, at_ms)
         else:
@@ -245,7 +246,6 @@ class Desk:
         if self.ids.get(message.row.id) is message:
             del self.ids[message.row.id]
         self.bytes -= message.size
-        self.cursor.add(message.offset)
 
     def next_ms(self) -> int | None:
         """When the next one comes or comes back; what is ready is there now."""

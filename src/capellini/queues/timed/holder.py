@@ -57,6 +57,7 @@ ROOM_BYTES: Final = 16 * 1024 * 1024
 FIRST_ROWS: Final = 50  # of a holder's first read: it does not know yet how large they are
 PAGE_BYTES: Final = 4 * 1024 * 1024  # of one read, about
 TURN_ROWS: Final = 100  # of one read where that is no request: some 30 us each on the loop, while nobody else is served
+EARLY_MS: Final = 30_000  # longer than any honest horizon's lead: what comes later was read while a clock was ahead
 TROUBLE_S: Final = 0.3  # pause after the store did not answer
 DROP_AHEAD_US: Final = 3_600_000_000  # a drop outdates rows whose writers' clocks were ahead; nothing comes later
 STAMP_BITS: Final = 28  # of stamps per epoch; a drop's, which is a time, is above those of millions of epochs
@@ -81,6 +82,7 @@ class Holder:
         self.judging = Judging(place, Known(self.read), self.stamp)
         self.stopped = False
         self.halted = False  # by an operator
+        self._halts_asked = self._halts_heard = 0
         self.ready = False  # took over
         self.changes = Turns()  # cancels and moves of one message wait for each other
         self._barred: dict[int, int] = {}
@@ -161,6 +163,18 @@ class Holder:
     def acts(self) -> bool:
         return self.ready and not self.stopped and self.lease.valid()
 
+    def begins(self) -> bool:
+        """It does not act yet, but may soon: what concerns the shard for longer is for it to know."""
+        return not self.ready and not self.stopped and self.lease.valid()
+
+    async def look_halted(self) -> None:
+        """What an operator says. Of looks that overlap the one that was begun last counts."""
+        self._halts_asked += 1
+        asked = self._halts_asked
+        halted = await read_halted(self.place, self.shard)
+        if asked > self._halts_heard:
+            self._halts_heard, self.halted = asked, halted
+
     async def _work(self) -> None:
         while not self.ready:
             try:
@@ -186,7 +200,7 @@ class Holder:
         await write_horizon(place, self.shard, self.epoch, max(horizon, FIRST_HORIZON))
         self.published = self._confirmed = max(horizon, FIRST_HORIZON)
         await self.committing.begin()
-        self.halted = await read_halted(place, self.shard)
+        await self.look_halted()
         self._parts = []
         if ticks_of(self.read):
             first = self._dropped + "\0" if self._dropped else ""
@@ -218,7 +232,8 @@ class Holder:
 
     def _to_desk(self, row: TimedRow, moving: Moving | None = None) -> None:
         hidden_ms, deliveries = self.judging.noted(row)
-        self.desk.add(row, max(self._due_ms(row), hidden_ms), deliveries, moving)
+        at_ms = max(self._due_ms(row), hidden_ms)
+        self.desk.add(row, at_ms, deliveries, moving, at_ms - self.place.now_ms() > EARLY_MS)
 
     async def _resume(self) -> None:
         """Moves that were begun. Nothing is set going before all have arrived: till then this may be tried again, on

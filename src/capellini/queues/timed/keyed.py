@@ -8,6 +8,7 @@ finds the key claimed by an earlier attempt, whatever became of that,
     its position is not read yet      writes the same id again (one row is one message), and pins it
     was read, or may have been        claims the key for another id by compare-and-set; refused: it was pinned, so that
                                       one was the put
+    is far from this one's due        the same: a position says when its row is read
 
 and the holder, when it reads a row with a key, pins it itself if nobody has; if the key names another id by then, the
 row is void for good. So of all ids that a key ever named, exactly one is handed out.
@@ -27,8 +28,8 @@ from capellini.model.timed import Scheduled
 from capellini.queues.cell import Cell
 from capellini.queues.timed.horizon import read_horizon
 from capellini.queues.timed.place import TimedPlace
-from capellini.queues.timed.positions import id_text, shard_in, ticks_of
-from capellini.queues.timed.putting import PAUSE_S, Putting
+from capellini.queues.timed.positions import TICKS_PER_S, id_text, ms_of_ticks, shard_in, ticks_of
+from capellini.queues.timed.putting import COPY_WITHIN_S, PAUSE_S, Putting
 from capellini.queues.timed.rows import TimedRow, mark_row, write_rows
 from capellini.queues.timed.telling import tell_put
 from capellini.store.interface import Value
@@ -36,6 +37,7 @@ from capellini.store.schema import KEYS
 
 MAX_TRIES: Final = 6
 MARK_TRIES: Final = 5
+EARLY: Final = 3_600 * TICKS_PER_S  # puts with a delay that are tried again are due a little later each time
 VOID_STAMP: Final = 1  # whatever its time: this marker is never taken back
 CLAIMED: Final = "claimed"
 PUT: Final = "put"
@@ -68,7 +70,7 @@ async def put_keyed(place: TimedPlace, putting: Putting, key: str, message: Sche
             place.guards["key was used before"] += 1
             return Put(named[1], duplicate=True)
         row = putting.placed([message])[0]
-        if named[0] == CLAIMED and await _unread(place, UUID(hex=named[1])):
+        if named[0] == CLAIMED and _near(UUID(hex=named[1]), row) and await _unread(place, UUID(hex=named[1])):
             place.guards["put of a key finished by a later one"] += 1
             row = _again(row, UUID(hex=named[1]))
         else:
@@ -77,7 +79,8 @@ async def put_keyed(place: TimedPlace, putting: Putting, key: str, message: Sche
             if named != (CLAIMED, mine):
                 continue
             if taken:
-                await _make_void(place, UUID(hex=seen[1]), message.due_ms)
+                void = UUID(hex=seen[1])
+                await _make_void(place, void, max(message.due_ms, ms_of_ticks(ticks_of(void))))
         (problem,) = await putting.through([row])
         if problem is not None:
             return problem
@@ -134,6 +137,12 @@ async def _make_void(place: TimedPlace, id: UUID, due_ms: int) -> None:
         else:
             place.guards["row of an id without its key marked"] += 1
             return
+
+
+def _near(id: UUID, row: TimedRow) -> bool:
+    """May this message lie there? One that is due before would be late, or have its shard read ahead up to there; one
+    that is due long after would be on the desk till then."""
+    return -EARLY <= ticks_of(id) - ticks_of(row.position) <= COPY_WITHIN_S * TICKS_PER_S
 
 
 async def _unread(place: TimedPlace, id: UUID) -> bool:

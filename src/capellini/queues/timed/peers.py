@@ -5,7 +5,7 @@
         take (shard -1; items [count, visibility_ms])    deliveries, their `visible_at` to be set by who asked
         view                                             a ShardView
         count                                            a Counted
-        list (items [from_ms, to_ms, count])             [messages, was that all]
+        list (items [from_ms, to_ms, count, seen])       a Listed; `seen`: the place of the last one seen, or empty
 
 Whoever carries these between nodes need not look inside.
 """

@@ -176,8 +176,10 @@ class Putting:
             await place.clock.sleep(PAUSE_S)
 
     def _wake_for(self, shard: int, horizon: int | None, rows: Sequence[TimedRow]) -> None:
-        """A holder takes its next step when its horizon comes; what is due before must wake it."""
-        early = [ticks_of(row.position) for row in rows if horizon is None or ticks_of_ms(row.due_ms) <= horizon]
+        """A holder takes its next step when its horizon comes; what is due before must wake it. A first holder reads
+        up to its clock at once: more than that it must not be told, since it reads as far as it is told."""
+        read = self._place.now_ticks() if horizon is None else horizon
+        early = [ticks_of(row.position) for row in rows if ticks_of_ms(row.due_ms) <= read]
         if early:
             self._wake(shard, max(early))
 

@@ -26,11 +26,11 @@ from capellini.queues.timed.horizon import ENDING_EPOCH, read_shard
 from capellini.queues.timed.keyed import put_keyed
 from capellini.queues.timed.peers import NoPeers, Payload, Peers
 from capellini.queues.timed.place import TimedPlace
-from capellini.queues.timed.positions import ms_of_ticks, parse_id, shard_in, ticks_of
+from capellini.queues.timed.positions import id_text, ms_of_ticks, parse_id, shard_in, ticks_of
 from capellini.queues.timed.proofs import proof_of
 from capellini.queues.timed.putting import Putting
-from capellini.queues.timed.rows import read_note, read_row
-from capellini.queues.timed.serving import FAR_MS, Answer, Counted, refusal, write_halted
+from capellini.queues.timed.rows import order_key, read_note, read_row
+from capellini.queues.timed.serving import FAR_MS, Answer, Counted, Listed, refusal, write_halted
 from capellini.queues.timed.taking import Got, Holders, Taking
 from capellini.queues.work.getting import CURRENT, Getting
 from capellini.queues.work.letters import MOVED_TTL_S
@@ -244,22 +244,30 @@ class TimedQueue:
     async def due_between(self, from_ms: int, to_ms: int, count: int, after: str = "") -> list[DueMessage]:
         """What is due in that time and not finished, by due, up to `count`. For the next page give the last one's due
         as `from_ms` and its id as `after`. Raises Invalid, or Unavailable while a shard has no holder."""
-        if after:
-            parse_id(after)
         from_ms, to_ms, wanted = max(0, from_ms), min(to_ms, FAR_MS), count + bool(after)
+        last = parse_id(after) if after else None
+        seen = id_text(await self._listed_at(last, from_ms)) if last is not None else ""
         pages = await asyncio.gather(
-            *[self._listed(shard, from_ms, to_ms, wanted) for shard in await self._known_shards()]
+            *[self._listed(shard, from_ms, to_ms, wanted, seen) for shard in await self._known_shards()]
         )
-        if any(len(page) < wanted and not complete for page, complete in pages):
+        if any(len(page.messages) < wanted and not page.all for page in pages):
             raise Unavailable("too many cancelled or moved messages lie in that time: begin the list later")
-        found = [one for page, _ in pages for one in page if (one.due_at * 1000, one.id) > (from_ms, after)]
-        return sorted(found, key=lambda one: (one.due_at, one.id))[:count]
+        found = [one for page in pages for one in zip(page.messages, page.places, strict=True)]
+        found.sort(key=lambda one: (one[0].due_at, order_key(one[1])))
+        return [message for message, _ in found if last is None or message.id != id_text(last)][:count]
 
-    async def _listed(self, shard: int, from_ms: int, to_ms: int, count: int) -> tuple[list[DueMessage], bool]:
+    async def _listed_at(self, id: UUID, due_ms: int) -> UUID:
+        """Where the message lay that was the last one of a list."""
+        for position in await read_note(self.place, id) or ():
+            if (row := await read_row(self.place, position)) is not None and row.due_ms == due_ms:
+                return row.name[0]
+        return id
+
+    async def _listed(self, shard: int, from_ms: int, to_ms: int, count: int, seen: str) -> Listed:
         if self.serving.holder(shard) is not None:
-            return await self.serving.listed(shard, from_ms, to_ms, count)
-        data = await self._asked(shard, "list", [from_ms, to_ms, count])
-        return msgspec.msgpack.decode(data, type=tuple[list[DueMessage], bool])
+            return await self.serving.listed(shard, from_ms, to_ms, count, seen)
+        data = await self._asked(shard, "list", [from_ms, to_ms, count, seen])
+        return msgspec.msgpack.decode(data, type=Listed)
 
     async def statistics(self) -> TimedCounts:
         """Exact at each holder for what it has read; what is scheduled further ahead is counted up to a bound."""
@@ -338,7 +346,7 @@ class TimedQueue:
     # Asking the holder of a shard
 
     async def _ask(self, shard: int, operation: str, items: list[Any]) -> list[Answer]:
-        if self.serving.holder(shard) is not None:
+        if self.serving.holder(shard, operation) is not None:
             return await self.serving.do(shard, operation, items)
         return msgspec.msgpack.decode(await self._asked(shard, operation, items), type=list[Answer])
 

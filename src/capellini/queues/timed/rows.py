@@ -12,7 +12,8 @@ count), not by a clock: what an earlier move wrote and what lands late never win
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Final
 from uuid import UUID
 
@@ -201,19 +202,20 @@ async def read_between(place: TimedPlace, shard: int, after: UUID, to_ticks: int
     """Rows above `after` up to the tick `to_ticks`, at most about `limit` of them, in order."""
     rows: list[TimedRow] = []
     parts: list[str] = []
-    for part in await _parts(place, shard, ticks_of(after), to_ticks):
-        partition = (*place.partition, part, shard)
-        bounds = Slice(TIMED_ROWS, partition, after=(after,), end=(before(to_ticks + 1),), limit=limit - len(rows))
-        page = await place.store.read(bounds)
-        if page.rows:
-            parts.append(part)
-            rows += [row for row in map(row_in, page.rows) if row is not None]
-            if page.more:
-                last = page.rows[-1].key[0]
-                assert isinstance(last, UUID)
-                return Reach(rows, last, parts)
-        if len(rows) >= limit:
-            return Reach(rows, _part_end(page.rows, after), parts)
+    async with aclosing(_parts(place, shard, ticks_of(after), to_ticks)) as listed:
+        async for part in listed:
+            partition = (*place.partition, part, shard)
+            bounds = Slice(TIMED_ROWS, partition, after=(after,), end=(before(to_ticks + 1),), limit=limit - len(rows))
+            page = await place.store.read(bounds)
+            if page.rows:
+                parts.append(part)
+                rows += [row for row in map(row_in, page.rows) if row is not None]
+                if page.more:
+                    last = page.rows[-1].key[0]
+                    assert isinstance(last, UUID)
+                    return Reach(rows, last, parts)
+            if len(rows) >= limit:
+                return Reach(rows, _part_end(page.rows, after), parts)
     return Reach(rows, behind(to_ticks), parts)
 
 
@@ -223,17 +225,21 @@ def _part_end(rows: list[Row], after: UUID) -> UUID:
     return last
 
 
-async def _parts(place: TimedPlace, shard: int, from_ticks: int, to_ticks: int) -> list[str]:
+async def _parts(place: TimedPlace, shard: int, from_ticks: int, to_ticks: int) -> AsyncGenerator[str]:
     """The parts to look at. Far apart, the list of parts says which there are: a part is on it before any put into it
-    is confirmed."""
+    is confirmed. It is read no further than is asked for: minutes of years are millions."""
     granularity = place.options.granularity
-    last = part_of(to_ticks, granularity)
     if from_ticks > 0:
         near = parts_near(from_ticks, to_ticks, granularity)
         if near is not None:
-            return near
+            for part in near:
+                yield part
+            return
     first = part_of(from_ticks, granularity) if from_ticks > 0 else ""
-    return [part for part in await list_parts(place, shard, first) if part <= last]
+    async with aclosing(_pages_of_parts(place, shard, first, part_of(to_ticks, granularity) + "\0")) as pages:
+        async for page in pages:
+            for part in page:
+                yield part
 
 
 def parts_near(from_ticks: int, to_ticks: int, granularity: str) -> list[str] | None:
@@ -245,16 +251,20 @@ def parts_near(from_ticks: int, to_ticks: int, granularity: str) -> list[str] | 
 
 async def list_parts(place: TimedPlace, shard: int, first: str = "", last: str = LAST_PART) -> list[str]:
     """The parts of a shard that have been written to, from `first` to `last`."""
-    found: list[str] = []
+    return [part async for page in _pages_of_parts(place, shard, first, last) for part in page]
+
+
+async def _pages_of_parts(place: TimedPlace, shard: int, first: str, last: str) -> AsyncGenerator[list[str]]:
     start = first
     while True:
         bounds = Slice(
             TIMED_PARTS, (*place.partition, shard), start=(start,) if start else None, end=(last,), limit=PARTS_PAGE
         )
         page = await place.store.read(bounds)
-        found += [str(row.key[0]) for row in page.rows]
+        found = [str(row.key[0]) for row in page.rows]
+        yield found
         if not page.more:
-            return found
+            return
         start = found[-1] + "\0"
 
 

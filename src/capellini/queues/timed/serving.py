@@ -7,9 +7,11 @@ this process without a detour, another node's through bytes.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
@@ -18,7 +20,7 @@ from capellini.model.message import Delivery
 from capellini.model.timed import DueMessage, ShardView
 from capellini.queues.timed import acting, changing
 from capellini.queues.timed.desk import Desk, Message, State, size_of
-from capellini.queues.timed.holder import Holder, page_rows, read_halted
+from capellini.queues.timed.holder import Holder, page_rows
 from capellini.queues.timed.horizon import OPERATOR_EPOCH
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import before, id_text, ms_of_ticks, parse_id, ticks_of, ticks_of_ms
@@ -31,6 +33,7 @@ LISTED_ROWS: Final = 10_000  # looked at per shard for one list or count: what i
 LISTED_PAGE: Final = 100  # of one read after the first, at least, unless they are large
 COUNTED_ROWS: Final = 1_000  # looked at per shard for one count, and so many bytes: counts are asked for all the time
 COUNTED_BYTES: Final = 4 * 1024 * 1024
+FIRST: Final = (-1, b"")  # before every place
 FAR_MS: Final = 4_102_444_800_000  # the year 2100: after every due
 LAG_ALARM_SHARE: Final = 0.5  # of the retention: a cursor that is so far behind comes near the end of what is kept
 
@@ -64,6 +67,14 @@ class Page(msgspec.Struct, frozen=True):
     last: bool
 
 
+class Listed(msgspec.Struct, frozen=True, array_like=True):
+    """What a shard has that is due in some time, as far as it was looked at."""
+
+    messages: list[DueMessage]
+    places: list[UUID]  # of each: what is due at the same time is in their order, as it lies in the store
+    all: bool
+
+
 class Counted(msgspec.Struct, frozen=True, array_like=True):
     """A shard's messages: as its holder has it, what is scheduled beyond, the earliest due; and was that all?"""
 
@@ -78,9 +89,12 @@ class Serving:
         self._place = place
         self._holders = holders
 
-    def holder(self, shard: int) -> Holder | None:
+    def holder(self, shard: int, operation: str = "") -> Holder | None:
+        """That can do this; an operator's word is for one that is just beginning, too."""
         found = self._holders.get(shard)
-        return found if found is not None and found.acts() else None
+        if found is None or not (found.acts() or (operation == "halt" and found.begins())):
+            return None
+        return found
 
     def held(self) -> list[Holder]:
         return list(self._holders.values())
@@ -118,7 +132,7 @@ class Serving:
 
     async def do(self, shard: int, operation: str, items: list[Any]) -> list[Answer]:
         """Raises Unavailable when this node does not hold the shard."""
-        holder = self.holder(shard)
+        holder = self.holder(shard, operation)
         if holder is None:
             raise Unavailable(f"this node does not work shard {shard} of {self._place.name} now: try again")
         act = _OPERATIONS.get(operation)
@@ -152,27 +166,35 @@ class Serving:
             suspicious=NEAR_ITS_END if near else _held_back(desk),
         )
 
-    async def listed(self, shard: int, from_ms: int, to_ms: int, count: int) -> tuple[list[DueMessage], bool]:
-        """What is due in that time, as far as it was looked at; True: that was all."""
+    async def listed(self, shard: int, from_ms: int, to_ms: int, count: int, after: str = "") -> Listed:
+        """What is due in that time, up to `count`. `after`: where the last one seen lies, of those due at `from_ms`."""
         holder = self.holder(shard)
         if holder is None:
             raise Unavailable(f"this node does not work shard {shard} of {self._place.name} now")
         holder.roll()
-        here = [m for m in holder.desk.messages.values() if from_ms <= m.row.due_ms < to_ms]
-        found = [due_message(m.row, _STATE[m.state], m.deliveries) for m in here if m.state in _STATE]
-        scheduled: list[DueMessage] = []
-        looked = 0
-        async with aclosing(self._beyond(holder, from_ms, to_ms, count)) as pages:
-            async for page in pages:
-                scheduled += [due_message(row, "scheduled", 0) for row in page.rows if from_ms <= row.due_ms < to_ms]
-                looked += max(1, page.looked)
-                if page.last or len(scheduled) >= count or looked >= LISTED_ROWS:
-                    break
-        return sorted(found + scheduled, key=lambda one: (one.due_at, one.id)), page.last
+        seen = parse_id(after) if after else before(ticks_of_ms(from_ms))
+        mark = (from_ms, order_key(seen) if after else FIRST)
 
-    async def _beyond(self, holder: Holder, from_ms: int, to_ms: int, count: int) -> AsyncGenerator[Page]:
+        def wanted(row: TimedRow) -> bool:
+            return mark < list_key(row) and row.due_ms < to_ms
+
+        here = [m for m in holder.desk.messages.values() if m.state in _STATE and wanted(m.row)]
+        found = [(m.row, _STATE[m.state], m.deliveries) for m in here]
+        scheduled = looked = 0
+        start = seen if ms_of_ticks(ticks_of(seen)) == from_ms else before(ticks_of_ms(from_ms))
+        async with aclosing(self._beyond(holder, start, to_ms, count)) as pages:
+            async for page in pages:
+                rows = [row for row in page.rows if wanted(row)]
+                found += [(row, "scheduled", 0) for row in rows]
+                scheduled, looked = scheduled + len(rows), looked + max(1, page.looked)
+                if page.last or scheduled >= count or looked >= LISTED_ROWS:
+                    break
+        found = heapq.nsmallest(count, found, key=lambda one: list_key(one[0]))  # bodies of no more than that
+        return Listed([due_message(*one) for one in found], [row.name[0] for row, *_ in found], page.last)
+
+    async def _beyond(self, holder: Holder, start: UUID, to_ms: int, count: int) -> AsyncGenerator[Page]:
         """What is scheduled and was not read yet, in pages that fit into memory, whatever the bodies are."""
-        after = max(holder.read, before(ticks_of_ms(from_ms)), key=order_key)
+        after = max(holder.read, start, key=order_key)
         known, end = set(holder.desk.ids), ticks_of_ms(to_ms) - 1
         limit = min(count, holder.rows_at_once)
         while True:
@@ -194,7 +216,7 @@ class Serving:
         holder.roll()
         dues = [m.row.due_ms for m in holder.desk.messages.values() if m.state in _STATE]
         oldest, scheduled, looked, size = min(dues, default=FAR_MS), 0, 0, 0
-        async with aclosing(self._beyond(holder, 0, FAR_MS, COUNTED_ROWS)) as pages:
+        async with aclosing(self._beyond(holder, before(0), FAR_MS, COUNTED_ROWS)) as pages:
             async for page in pages:
                 scheduled, looked, size = scheduled + len(page.rows), looked + max(1, page.looked), size + page.size
                 oldest = min([oldest, *(row.due_ms for row in page.rows)])
@@ -208,6 +230,11 @@ def _held_back(desk: Desk) -> str:
 
 
 _STATE: Final = {State.WAITING: "scheduled", State.READY: "ready", State.FLYING: "in_flight"}
+
+
+def list_key(row: TimedRow) -> tuple[int, tuple[int, bytes]]:
+    """Lists are in this order. Copies of one message share it."""
+    return row.due_ms, order_key(row.name[0])
 
 
 def due_message(row: TimedRow, state: str, deliveries: int) -> DueMessage:
@@ -278,7 +305,7 @@ async def _wake(holder: Holder, items: list[Any]) -> list[Answer]:
 
 
 async def _halt(holder: Holder, items: list[Any]) -> list[Answer]:
-    holder.halted = await read_halted(holder.place, holder.shard)
+    await holder.look_halted()
     holder.place.woken()
     return [Answer()]
 
