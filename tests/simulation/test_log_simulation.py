@@ -10,7 +10,7 @@ import pytest
 from tests.simulation import verdicts
 from tests.simulation.log_plants import plants
 from tests.simulation.planting import Plant, planted
-from tests.unit import test_log_guards, test_log_ordering, test_log_owner, test_log_writing
+from tests.unit import test_log_deliveries, test_log_guards, test_log_ordering, test_log_owner, test_log_sealing
 
 from capellini.model.errors import CapelliniError
 from capellini.proof.suites import Result
@@ -25,13 +25,13 @@ OWN_RUNS: dict[str, Callable[[], None]] = {
         test_log_guards.test_an_extent_whose_listing_is_heard_of_late_gets_no_second_writer
     ),
     "appended_again_without_a_seal": (
-        partial(test_log_writing.test_a_block_that_cannot_be_written_seals_and_nobody_notices, "ap")
+        partial(test_log_sealing.test_a_block_that_cannot_be_written_seals_and_nobody_notices, "ap")
     ),
     "confirmed_after_the_lease": (
         test_log_guards.test_a_writer_that_hears_of_its_block_after_its_lease_confirms_nothing
     ),
     "dead_letter_put_under_a_new_key_each_time": (
-        test_log_owner.test_many_dead_letters_go_beside_each_other_and_each_once
+        test_log_deliveries.test_many_dead_letters_go_beside_each_other_and_each_once
     ),
     "epoch_not_in_the_key": test_log_owner.test_acks_of_an_owner_after_one_whose_clock_was_far_ahead_are_kept,
     "group_sought_without_waiting_for_the_caches": (
@@ -59,19 +59,19 @@ OWN_RUNS: dict[str, Callable[[], None]] = {
 # Guards that these seeds need not reach, each with the reason.
 ELSEWHERE: dict[str, str] = {
     "block is not there": "a block that is missing below the end: tests/unit/test_log_owner.py",
-    "burying put off": "the dead letters are away: tests/unit/test_log_owner.py",
-    "delayed batch under a new producer": "its extent was dropped meanwhile: tests/unit/test_log_delaying.py",
+    "burying put off": "the dead letters are away: tests/unit/test_log_deliveries.py",
+    "delayed batch under a new producer": "its extent was dropped meanwhile: tests/unit/test_log_lanes.py",
     "delayed messages not given back": "they come back by themselves when they are not acked",
     "extent dropped: too old": "retention is longer than a run",
-    "first not raised": "an extent is opened while a list is cut: tests/unit/test_log_writing.py",
+    "first not raised": "an extent is opened while a list is cut: tests/unit/test_log_sealing.py",
     "extent not given up": "nodes of a run crash, they do not leave",
     "chain's end got its writer meanwhile": "an answer in the instant of a look: tests/unit/test_log_guards.py",
     "deleted group forgotten": "an hour later: tests/unit/test_log_groups.py",
     "listing heard of too late": "an answer that is lost for seconds: tests/unit/test_log_guards.py",
-    "message skipped: too old for the group": "no group of a run skips: tests/unit/test_log_owner.py",
+    "message skipped: too old for the group": "no group of a run skips: tests/unit/test_log_deliveries.py",
     "move begun anew: its extent is gone": "tests/unit/test_log_node.py",
     "not confirmed: the lease is over": "a pause within a block's few milliseconds: tests/unit/test_log_guards.py",
-    "numbers used again: the disk was full": "simulated disks are never full: tests/unit/test_log_writing.py",
+    "numbers used again: the disk was full": "simulated disks are never full: tests/unit/test_log_sealing.py",
     "put refused: the queue is full": "no queue of a run has a limit: tests/unit/test_log_node.py",
     "put sent on to another node": "of processes that write nothing themselves: there are none in a run",
     "put sent on: there are extents enough": "tests/unit/test_log_scaling.py",

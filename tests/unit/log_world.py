@@ -16,6 +16,7 @@ from capellini.node.broker import Broker
 from capellini.queues.events import Events
 from capellini.queues.lease import Lease, Watcher
 from capellini.queues.log.keeper import LogKeeper
+from capellini.queues.log.owner import Owner
 from capellini.queues.log.peers import Peers
 from capellini.queues.log.queue import LogQueue
 from capellini.store.interface import Store
@@ -139,6 +140,17 @@ def crash(wires_of: LogNode, nodes: dict[str, LogNode]) -> None:
         node.keeper._peers.nodes.pop(wires_of.name, None)  # type: ignore[attr-defined]
 
 
+async def grouped(nodes: dict[str, LogNode], **options: Any) -> LogNode:
+    node = next(iter(nodes.values()))
+    await (await node.queue()).create_group("g", "earliest", options)
+    return node
+
+
+async def owner_of(node: LogNode) -> Owner:
+    (owner,) = (await node.queue()).readers.owners.values()
+    return owner
+
+
 async def put(node: LogNode, bodies: list[bytes], attributes: list[dict[str, str] | None] | None = None) -> None:
     await (await node.queue()).append(chunks.pack(bodies, attributes))
 
@@ -154,6 +166,10 @@ def bodies_in(parcels: list[LogParcel]) -> list[bytes]:
         for head in chunks.heads_of(parcel.chunks)
         for body in chunks.bodies_of(parcel.chunks, head)
     ]
+
+
+def counts_in(parcels: list[LogParcel]) -> dict[bytes, int]:
+    return {body: parcel.deliveries for parcel in parcels for body in bodies_in([parcel])}
 
 
 def attributes_in(parcels: list[LogParcel]) -> list[dict[str, str] | None]:

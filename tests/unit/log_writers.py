@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 import msgspec
 
@@ -26,9 +27,12 @@ from capellini.queues.resting import rest
 from capellini.store.interface import Batch, Cas, Counts, Key, Level, Outcome, Page, Replica, Slice, Store, Table
 from capellini.store.schema import LOG_BLOCKS, TABLES
 from capellini.store.simulation.client import SimulatedClient
+from capellini.store.simulation.loop import run
+from capellini.store.simulation.world import World
 
 MUCH = 1 << 30
 LIMIT = 1 << 20
+P = bytes(range(16))  # a producer
 FORWARD_S = 5.0  # a node that does not answer another for so long may have done it
 
 
@@ -170,6 +174,18 @@ class LogNode:
         await self.extents.look()
         await seal_over(self.place, self.extents, self.watcher)
         await self.writers.turn()
+
+
+def simulate(main: Coroutine[Any, Any, None], seed: int = 0) -> None:
+    run(main, seed)
+
+
+async def node_in(world: World, name: str = "a", nodes: dict[str, LogNode] | None = None, **options: Any) -> LogNode:
+    """A node of its own client; what it does is its client's."""
+    client = world.client(name)
+    node = LogNode(client.store, client.clock, client.random, name, nodes, **options)
+    await client.spawn(node.start())
+    return node
 
 
 async def stored(node: LogNode, extent: Extent) -> list[bytes]:

@@ -200,3 +200,7 @@ async def with_log(service: MemoryService) -> MemoryLog:
     log.positions["readers"] = 0
     service.log = log
     return log
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.unit.delayed_world import delayed_world
 from tests.unit.log_world import QUEUE, LogNode, Wires, bodies_in, pull, put, settle, simulated, until
-from tests.unit.test_log_delaying import _world as delayed_world
-from tests.unit.test_log_writing import node_in
+from tests.unit.log_writers import node_in
 
 from capellini.model import chunks
 from capellini.model.errors import Paused, Unavailable, Unknown

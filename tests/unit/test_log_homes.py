@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.unit.log_centres import Centres
 from tests.unit.log_world import LEASE_S, QUEUE, drained, put
-from tests.unit.test_log_writing import simulate
+from tests.unit.log_writers import simulate
 
 from capellini.model.errors import StoreError, Unavailable
 from capellini.node.node import examine

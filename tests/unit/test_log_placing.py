@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.log_writers import LogNode, all_of, everything
-from tests.unit.test_log_writing import node_in, simulate
+from tests.unit.log_writers import LogNode, all_of, everything, node_in, simulate
 
 from capellini.queues.log import names
 from capellini.queues.log.placing import DOUBT_S, level_of, replicas_of, shown, unfit

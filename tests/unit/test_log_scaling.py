@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.log_writers import LogNode, all_of, everything
-from tests.unit.test_log_writing import node_in, simulate
+from tests.unit.log_writers import LogNode, all_of, everything, node_in, simulate
 
 from capellini.model.errors import Unavailable
 from capellini.queues.log.extents import OPEN
