@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import time
 import uuid
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+log = logging.getLogger("capellini.pipeline")
+
 # How files are cut into tasks: with these alone, whatever the machine. Changing them makes old checkpoints useless.
 CUT: Final = {
     "spark.sql.files.maxPartitionBytes": str(32 * 1024 * 1024),
@@ -38,6 +41,8 @@ CUT: Final = {
     "spark.sql.files.minPartitionNum": "8",
 }
 NOTE: Final = "capellini.json"
+STARTS: Final = 3  # Spark gives a Python 10 s to start, and ends the stream of one that a busy machine kept waiting
+SLOW_START: Final = "Python worker failed to connect back"
 LOOK_S: Final = 1  # how often a running job is looked at
 EVERY_S: Final = 10.0  # between micro-batches of a job that goes on
 FROM_A_TASK: Final = re.compile(r"capellini\.model\.errors\.(\w+): ([^\n]+)")
@@ -111,10 +116,22 @@ def claim(checkpoint: str, what: Mapping[str, Any]) -> str:
 def run(spark: SparkSession, writer: DataStreamWriter, checkpoint: str, once: bool, say: Say = silent) -> Summary:
     """Until all that there was at the beginning is done (`once`), or until it is interrupted. Raises what failed."""
     began_s = time.monotonic()
-    trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{EVERY_S:g} seconds"}
     counts: dict[int, int] = {}
-    interrupted = False
     with plainly():
+        interrupted = _watched(spark, writer, checkpoint, once, counts, say)
+    return Summary(sum(counts.values()), len(counts), time.monotonic() - began_s, interrupted)
+
+
+def _watched(
+    spark: SparkSession, writer: DataStreamWriter, checkpoint: str, once: bool, counts: dict[int, int], say: Say
+) -> bool:
+    """Whether it was interrupted."""
+    from pyspark.errors import StreamingQueryException
+
+    trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{EVERY_S:g} seconds"}
+    left = STARTS
+    while True:
+        left -= 1
         with cut_as_ever(spark):
             set_active(spark)
             query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
@@ -122,12 +139,17 @@ def run(spark: SparkSession, writer: DataStreamWriter, checkpoint: str, once: bo
             while not query.awaitTermination(LOOK_S):
                 _heard(query, counts, say)
             _heard(query, counts, say)
+            return False
         except KeyboardInterrupt:
-            interrupted = True
             _heard(query, counts, say)
+            return True
+        except StreamingQueryException as error:
+            if not left or SLOW_START not in str(error):
+                raise
+            _heard(query, counts, say)
+            log.warning("Spark gave up on a Python that had not started within 10 s: the job goes on with another")
         finally:
             query.stop()
-    return Summary(sum(counts.values()), len(counts), time.monotonic() - began_s, interrupted)
 
 
 def _heard(query: StreamingQuery, counts: dict[int, int], say: Say) -> None:

@@ -8,12 +8,15 @@
 
 Options: asking.py; columns: columns.py. Everything travels as Arrow batches. What is asked for wrongly is said on the
 driver, before anything is read. A frame is what there was when it was first used: load it again to see more.
+
+What reads and writes is imported where it is wanted. Spark starts a Python for each question (the schema, a stream's
+offsets, each task), and gives up on one that is not there after 10 s: on a busy machine imports alone took that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
@@ -21,18 +24,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from capellini.model.errors import Invalid, WrongKind
 from capellini.pipeline.session import set_active
-from capellini.pipeline.sink.writer import BatchSink, StreamSink
 from capellini.pipeline.source.asking import COUNTERS, EVENTS, PUSH, Asked, asked_of
 from capellini.pipeline.source.columns import chosen, ddl
-from capellini.pipeline.source.counter_source import CounterReader
-from capellini.pipeline.source.log_source import LogReader, LogStreamReader, NarrowedReader
 from capellini.pipeline.source.reach import Record, reached
-from capellini.pipeline.source.timed_source import TimedReader
-from capellini.pipeline.source.work_source import WorkReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from capellini.pipeline.sink.writer import BatchSink, StreamSink
 
 NAME = "capellini"
 OF_SPARK = ("checkpointlocation", "queryname", "path")  # options that Spark hands on, and that are not ours
@@ -78,22 +78,39 @@ class Capellini(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._kind == COUNTERS:
+            from capellini.pipeline.source.counter_source import CounterReader
+
             return CounterReader(self._asked)
-        of_log = NarrowedReader if self._asked.filters == PUSH else LogReader
-        readers: dict[str, type[LogReader | WorkReader | TimedReader]] = {
-            "log": of_log, "work": WorkReader, "timed": TimedReader
-        }  # fmt: skip
-        return readers[self._kind](self._asked, self._found())
+        return self._reader_of(self._kind)(self._asked, self._found())
+
+    def _reader_of(self, kind: str) -> Callable[[Asked, Record], DataSourceReader]:
+        if kind == "work":
+            from capellini.pipeline.source.work_source import WorkReader
+
+            return WorkReader
+        if kind == "timed":
+            from capellini.pipeline.source.timed_source import TimedReader
+
+            return TimedReader
+        from capellini.pipeline.source.log_source import LogReader, NarrowedReader
+
+        return NarrowedReader if self._asked.filters == PUSH else LogReader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if self._kind != "log":
             raise WrongKind(f"{self._asked.queue} is a {self._kind} queue: only log queues can be read as streams")
+        from capellini.pipeline.source.log_source import LogStreamReader
+
         return LogStreamReader(self._asked, self._found())
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        from capellini.pipeline.sink.writer import BatchSink
+
         return BatchSink(self._asked, self._found(), _appended(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
+        from capellini.pipeline.sink.writer import StreamSink
+
         return StreamSink(self._asked, self._found(), _appended(schema, overwrite))
 
 
