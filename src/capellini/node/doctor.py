@@ -162,8 +162,9 @@ async def _nodes(session: Any) -> list[Finding]:
 
 
 async def _versions(session: Any) -> list[Finding]:
-    local = await _read(session, "SELECT release_version FROM system.local")
-    peers = await _read(session, "SELECT release_version FROM system.peers_v2")
+    local, peers = await session.asked(  # of one host: its peers are all but itself
+        ("SELECT release_version FROM system.local", "SELECT release_version FROM system.peers_v2")
+    )
     return [checks.versions([str(row[0]) for row in (*local, *peers)])]
 
 
