@@ -7,7 +7,9 @@ The driver repeats nothing by itself: its retry policy is off, and no request is
 connection it does not send a request again. What it calls "no hosts available" was therefore never sent.
 
 The first attempt goes to a replica (token-aware, in the local data centre). A coordinator that hangs could be met
-again, so the second and the third are each bound to one host, and those are two different hosts: one is not it.
+again, so the second and the third are each bound to one host, and those are two different hosts: one is not it. A host
+that the driver has no connection to is sent nothing, so that it takes up no attempt. Hosts are bound when the session
+begins: where all of those were replaced since, the driver chooses among the new ones, which it hears of.
 
 What a failure means depends on what was asked. A write that a coordinator refused for want of replicas has not
 happened; but a compare-and-set may meet the same error after its proposal was accepted, while it commits. The error
@@ -20,7 +22,7 @@ import asyncio
 import enum
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import acsylla
@@ -93,7 +95,8 @@ def meaning(error: Exception, kind: Kind) -> CapelliniError:
 
 
 class Session:
-    """One open session of the driver. `hosts` are those of the local data centre `dc`, `dcs` has all."""
+    """One open session of the driver. `hosts` are those of the local data centre `dc`, `dcs` has all, as they were when
+    it began."""
 
     def __init__(self, address: CassandraAddress, clock: Clock, inner: Any, dc: str, dcs: dict[str, list[str]]) -> None:
         self.address = address
@@ -170,21 +173,25 @@ class Session:
     async def asked(self, texts: Sequence[str]) -> list[Rows]:
         """What one host says of itself: the same one for all questions, in their order. Raises Unavailable."""
         failure: CapelliniError = Unavailable(f"{self.address} has no nodes")
-        first = next(self._turns)
-        for turn in range(len(self.hosts)):
-            host = self.hosts[(first + turn) % len(self.hosts)]
-            answers: list[Rows] = []
+        for host in (*self._hosts_in_turn(), None):
             try:
-                for text in texts:
-                    statement = acsylla.create_statement(
-                        text, timeout=self.address.timeout_s / 2, execution_profile=_at(host)
-                    )
-                    self.counts.requests += 1
-                    answers.append([row.as_list() for row in await self._inner.execute(statement)])
-                return answers
+                return await self._asked(host, texts)
             except driver.CassException as error:
                 failure = meaning(error, Kind.READ)
         raise failure
+
+    async def _asked(self, host: str | None, texts: Sequence[str]) -> list[Rows]:
+        """Without a host: of one that the driver finds, which says its address first."""
+        profile = _at(host) if host else None
+        found = None if host else str((await self._ask(_LOCAL, profile, None))[0][1])
+        return [await self._ask(text, profile, found) for text in texts]
+
+    async def _ask(self, text: str, profile: str | None, host: str | None) -> Rows:
+        statement = acsylla.create_statement(text, timeout=self.address.timeout_s / 2, execution_profile=profile)
+        if host:
+            statement.set_host(host, self.address.port)
+        self.counts.requests += 1
+        return [row.as_list() for row in await self._inner.execute(statement)]
 
     async def write(self, statements: Sequence[Bound], level: Level, timestamp_us: int, once: bool = False) -> None:
         """One request, with one timestamp however often it is sent."""
@@ -288,16 +295,12 @@ class Session:
         Without a kind it is the preparing of a statement: like a read, and nobody's request.
         """
         lost: CapelliniError | None = None
-        turn = 0
+        hosts = self._hosts_in_turn()
         most = PREPARE_ATTEMPTS if kind is None else most
         for attempt in range(1, most + 1):
             self.counts.requests += kind is not None
-            profile = None
-            if attempt > 1:
-                turn = next(self._turns) if attempt == 2 else turn + 1  # of this call's own: others draw in between
-                profile = _at(self.hosts[turn % len(self.hosts)])
             try:
-                return await send(profile)
+                return await (send(None) if attempt == 1 or kind is None else self._by_way_of(hosts, send))
             except driver.CassException as error:
                 failure = meaning(error, kind or Kind.READ)
             except (TypeError, ValueError, OverflowError) as error:
@@ -312,6 +315,19 @@ class Session:
             self.counts.unknown += 1
             raise lost
         raise failure
+
+    def _hosts_in_turn(self) -> Iterator[str]:
+        """Each once. Whoever takes the first of them makes the next call begin with another one."""
+        first = next(self._turns)
+        for step in range(len(self.hosts)):
+            yield self.hosts[(first + step) % len(self.hosts)]
+
+    async def _by_way_of(self, hosts: Iterator[str], send: Callable[[str | None], Any]) -> Any:
+        """Through the next of them that is there; after the last one, through whom the driver finds."""
+        for host in hosts:
+            with suppress(driver.CassErrorLibNoHostsAvailable):  # nothing was sent
+                return await send(_at(host))
+        return await send(None)
 
     @contextmanager
     def call(self) -> Iterator[None]:
