@@ -10,7 +10,7 @@ from acsylla import errors as driver
 
 from capellini.model.address import CassandraAddress
 from capellini.model.errors import Unavailable
-from capellini.store.cassandra_session import Session
+from capellini.store.cassandra_session import Session, _told, contacts
 from capellini.store.interface import Level
 
 BEGAN = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
@@ -57,8 +57,9 @@ class Driver:
     """Its session with a cluster of these hosts. Requests of which no host is said go to the first of them, and
     whatever goes to one that hangs is lost."""
 
-    def __init__(self, *hosts: str, hangs: str = "") -> None:
+    def __init__(self, *hosts: str, hangs: str = "", told: str = "") -> None:
         self.hosts, self.hangs = hosts, hangs
+        self.told = told  # the address that a server says it has; else the one it is reached by
         self.took: list[str] = []
 
     async def create_prepared(self, text: str, timeout_s: float) -> Statement:
@@ -71,11 +72,11 @@ class Driver:
         self.took.append(host)
         if host == self.hangs:
             raise driver.CassErrorLibRequestTimedOut("Request timed out")
-        return Answer([Row(["dc", host])])
+        return Answer([Row(["dc", self.told or host])])
 
 
-def session_of(inner: Driver) -> Session:
-    return Session(CassandraAddress(("10.0.0.1",), "k"), UnhurriedClock(), inner, "dc", {"dc": BEGAN})
+def session_of(inner: Driver, contact: str = "10.0.0.1") -> Session:
+    return Session(CassandraAddress((contact,), "k"), UnhurriedClock(), inner, "dc", {"dc": BEGAN})
 
 
 @pytest.mark.parametrize("turns", range(3))
@@ -123,3 +124,32 @@ async def test_a_cluster_without_a_host_cannot_be_asked(monkeypatch: pytest.Monk
     monkeypatch.setattr(acsylla, "create_statement", Statement)
     with pytest.raises(Unavailable, match="No hosts available"):
         await session_of(Silent()).asked(("SELECT a",))
+
+
+async def test_a_server_that_names_itself_otherwise_is_asked_by_the_address_it_is_reached_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one in a container does, behind a port of this machine."""
+    monkeypatch.setattr(acsylla, "create_statement", Statement)
+    inner = Driver("127.0.0.1", told="172.17.0.2")
+    members = await _told(inner, CassandraAddress(("localhost",), "k"))
+    assert members[0] == ["dc", "127.0.0.1"]
+    assert await session_of(inner, "127.0.0.1").asked(("SELECT a",)) == [[["dc", "172.17.0.2"]]]
+
+
+@pytest.mark.parametrize("hangs", ["", "10.0.0.1"])
+async def test_all_questions_about_the_servers_go_to_one_that_answers(
+    monkeypatch: pytest.MonkeyPatch, hangs: str
+) -> None:
+    monkeypatch.setattr(acsylla, "create_statement", Statement)
+    inner = Driver(*([hangs] if hangs else []), "10.0.0.2", "10.0.0.3", hangs=hangs)
+    members = await _told(inner, CassandraAddress(("10.0.0.1", "10.0.0.2"), "k"))
+    assert members[0] == ["dc", "10.0.0.2"]
+    assert inner.took[-2:] == ["10.0.0.2"] * 2
+
+
+async def test_names_that_nobody_knows_are_no_contacts() -> None:
+    assert await contacts(CassandraAddress(("no.such.host.invalid", "::1", "127.0.0.1", "::1"), "k")) == [
+        "::1",
+        "127.0.0.1",
+    ]

@@ -21,7 +21,8 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -120,16 +121,13 @@ class Session:
         """Look at the cluster first, then connect with a profile per host. Raises CannotOpen."""
         look = await _connected(_cluster(address, load_balance_round_robin=True), address)
         try:
-            local = (await look.execute(acsylla.create_statement(_LOCAL))).first().as_list()
-            ask_peers = acsylla.create_statement(_PEERS)
-            ask_peers.set_host(local[1], address.port)  # the same node: its peers are all but itself
-            peers = [row.as_list() for row in await look.execute(ask_peers)]
+            members = await _told(look, address)
         except driver.CassException as error:
             raise CannotOpen(f"{address} is connected, but does not tell its nodes: {error}") from error
         finally:
             await look.close()
         dcs: dict[str, list[str]] = {}
-        for name, host in (local, *peers):
+        for name, host in members:
             if name and host:
                 dcs.setdefault(str(name), []).append(str(host))
         dc = local_dc(address, dcs)
@@ -173,25 +171,31 @@ class Session:
     async def asked(self, texts: Sequence[str]) -> list[Rows]:
         """What one host says of itself: the same one for all questions, in their order. Raises Unavailable."""
         failure: CapelliniError = Unavailable(f"{self.address} has no nodes")
-        for host in (*self._hosts_in_turn(), None):
+        async for profile, host in self._ways():
             try:
-                return await self._asked(host, texts)
+                return await self._asked(texts, profile, host)
             except driver.CassException as error:
                 failure = meaning(error, Kind.READ)
         raise failure
 
-    async def _asked(self, host: str | None, texts: Sequence[str]) -> list[Rows]:
-        """Without a host: of one that the driver finds, which says its address first."""
-        profile = _at(host) if host else None
-        found = None if host else str((await self._ask(_LOCAL, profile, None))[0][1])
-        return [await self._ask(text, profile, found) for text in texts]
+    async def _ways(self) -> AsyncIterator[tuple[str | None, str | None]]:
+        """To one host, by profile or by address: those of the beginning, then those that the address names now, then
+        one that the driver finds."""
+        for host in self._hosts_in_turn():
+            yield _at(host), None
+        for contact in await contacts(self.address):
+            yield None, contact
+        yield None, None
+
+    async def _asked(self, texts: Sequence[str], profile: str | None, host: str | None) -> list[Rows]:
+        if profile is None and host is None:
+            host = str((await self._ask(_LOCAL, None, None))[0][1])
+        return [await self._ask(text, profile, host) for text in texts]
 
     async def _ask(self, text: str, profile: str | None, host: str | None) -> Rows:
         statement = acsylla.create_statement(text, timeout=self.address.timeout_s / 2, execution_profile=profile)
-        if host:
-            statement.set_host(host, self.address.port)
         self.counts.requests += 1
-        return [row.as_list() for row in await self._inner.execute(statement)]
+        return await _answer(self._inner, statement, host, self.address.port)
 
     async def write(self, statements: Sequence[Bound], level: Level, timestamp_us: int, once: bool = False) -> None:
         """One request, with one timestamp however often it is sent."""
@@ -353,6 +357,37 @@ _MEMBERS: Final = "SELECT native_address, data_center, rack, tokens FROM system.
 def _at(host: str) -> str:
     """The name of the profile that is bound to one host."""
     return f"at {host}"
+
+
+async def _told(look: Any, address: CassandraAddress) -> Rows:
+    """Data centre and address of each server, as one of them tells of itself and of its peers: all but itself.
+
+    The driver knows the server that it is connected to by the address it was given, be it another one than that server
+    tells of itself, as behind a port of a container's. So it is named by that one.
+    """
+    for contact in await contacts(address):
+        with suppress(driver.CassException):  # not known by this name, or it hangs
+            ((dc, _),) = await _answer(look, acsylla.create_statement(_LOCAL), contact, address.port)
+            return [[dc, contact], *await _answer(look, acsylla.create_statement(_PEERS), contact, address.port)]
+    local = await _answer(look, acsylla.create_statement(_LOCAL), None, address.port)
+    return [*local, *await _answer(look, acsylla.create_statement(_PEERS), local[0][1], address.port)]
+
+
+async def contacts(address: CassandraAddress) -> list[str]:
+    """The hosts of the address as the driver calls them: by number."""
+    found: list[str] = []
+    for host in address.hosts:
+        with suppress(OSError):
+            places = await asyncio.get_running_loop().getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
+            found += [str(place[4][0]) for place in places]
+    return list(dict.fromkeys(found))
+
+
+async def _answer(inner: Any, statement: Any, host: str | None, port: int) -> Rows:
+    """Of that host, if one is named."""
+    if host:
+        statement.set_host(host, port)
+    return [row.as_list() for row in await inner.execute(statement)]
 
 
 def local_dc(address: CassandraAddress, dcs: dict[str, list[str]]) -> str:
