@@ -153,3 +153,11 @@ async def test_names_that_nobody_knows_are_no_contacts() -> None:
         "::1",
         "127.0.0.1",
     ]
+
+
+async def test_each_host_that_answers_tells_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acsylla, "create_statement", Statement)
+    told = await session_of(Driver("10.0.0.1", "10.0.0.2", hangs="10.0.0.1")).each("SELECT a")
+    assert told == {"10.0.0.2": [["dc", "10.0.0.2"]]}
+    with pytest.raises(Unavailable, match="No hosts available"):
+        await session_of(Silent()).each("SELECT a")

@@ -176,9 +176,12 @@ async def _replication(session: Any) -> list[Finding]:
 
 
 async def _settings(session: Any) -> list[Finding]:
-    rows = await _read(session, "SELECT name, value FROM system_views.settings")
-    found = {str(name): str(value) for name, value in rows}
-    return [checks.commitlog(found), checks.paxos(found)]
+    told = await session.each("SELECT name, value FROM system_views.settings")  # each knows its own file only
+    found = {host: {str(name): str(value) for name, value in rows} for host, rows in told.items()}
+    return [
+        checks.worst({host: judged(settings) for host, settings in found.items()})
+        for judged in (checks.commitlog, checks.paxos)
+    ]
 
 
 async def _skew(session: Any) -> list[Finding]:

@@ -178,6 +178,22 @@ class Session:
                 failure = meaning(error, Kind.READ)
         raise failure
 
+    async def each(self, text: str) -> dict[str, Rows]:
+        """What each host says of itself, of those that answer. Raises Unavailable when none does."""
+        asked = (self._ask(text, _at(host), None) for host in self.hosts)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        told: dict[str, Rows] = {}
+        for host, answer in zip(self.hosts, answers, strict=True):
+            if isinstance(answer, driver.CassException):
+                failure = meaning(answer, Kind.READ)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                told[host] = answer
+        if not told:
+            raise failure
+        return told
+
     async def _ways(self) -> AsyncIterator[tuple[str | None, str | None]]:
         """To one host, by profile or by address: those of the beginning, then those that the address names now, then
         one that the driver finds."""
