@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import acsylla
@@ -161,3 +162,26 @@ async def test_each_host_that_answers_tells_of_itself(monkeypatch: pytest.Monkey
     assert told == {"10.0.0.2": [["dc", "10.0.0.2"]]}
     with pytest.raises(Unavailable, match="No hosts available"):
         await session_of(Silent()).each("SELECT a")
+
+
+async def test_closing_that_was_cancelled_can_be_done_again() -> None:
+    class Closing(Driver):
+        closed = 0
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    inner = Closing("10.0.0.1")
+    session = session_of(inner)
+    with session.call():
+        closing = asyncio.get_running_loop().create_task(session.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert inner.closed == 0
+    with pytest.raises(Unavailable, match="closed"), session.call():
+        pass
+    for _ in range(2):
+        await session.close()
+        assert inner.closed == 1

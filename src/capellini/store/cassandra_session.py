@@ -109,7 +109,7 @@ class Session:
         self._inner = inner
         self._prepared: dict[str, Any] = {}
         self._turns = itertools.count()
-        self._closed = False
+        self._closed = self._ended = False
         self._open_calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -261,9 +261,11 @@ class Session:
         raise type(failure)(f"it does not {what}: {failure.says}")
 
     async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await self._idle.wait()
+        """Who was cancelled while waiting may close once more."""
+        self._closed = True
+        await self._idle.wait()
+        if not self._ended:
+            self._ended = True
             await self._inner.close()
 
     # ---- sending
