@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from capellini import __version__
 from capellini.model.address import Address, CassandraAddress, NodeAddress, RocksAddress, parse
-from capellini.model.clock import RealClock
+from capellini.model.clock import RealClock, skew_of
 from capellini.model.errors import CapelliniError, StoreError
 from capellini.node import checks
 from capellini.node.asking import ask_node
@@ -189,7 +189,7 @@ async def _skew(session: Any) -> list[Finding]:
     for _ in range(SKEW_ASKS):
         began_s = clock.now_s()
         at = (await _read(session, "SELECT toTimestamp(now()) FROM system.local"))[0][0].timestamp()
-        found.append(at - (began_s + clock.now_s()) / 2)
+        found.append(skew_of(began_s, at, clock.now_s()))
     return [checks.skew(found)]
 
 
