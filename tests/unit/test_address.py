@@ -57,6 +57,7 @@ def test_a_cassandra_address_with_everything() -> None:
         ("cassandra://127.0.0.1,127.0.0.2,127.0.0.3/q", ("127.0.0.1", "127.0.0.2", "127.0.0.3"), 9042),
         ("cassandra://[::1]/q", ("::1",), 9042),
         ("cassandra://[::1]:9043/q", ("::1",), 9043),
+        ("cassandra://[::1],[2001:db8::5]/q", ("::1", "2001:db8::5"), 9042),
     ],
 )
 def test_hosts_and_ports(text: str, hosts: tuple[str, ...], port: int) -> None:
@@ -107,12 +108,17 @@ def test_a_node(text: str, url: str) -> None:
         "cassandra://host/q?unknown=1",
         "cassandra://host/q?replication=0",
         "cassandra://host/q?replication=dc1:x",
+        "cassandra://host/q?replication=dc1:3,dc1:2",
+        "cassandra://host/q?replication=dc1:3,2",
+        "cassandra://host/q?replication=:3",
         "cassandra://host/q?timeout_s=soon",
         "cassandra://host/q?timeout_s=0",
         "cassandra://host/q?timeout_s=nan",
         "cassandra://host/q?timeout_s=601",
         "cassandra://host/q?level=two",
         "cassandra://[::1/q",
+        "cassandra://::1/q",
+        "cassandra://2001:db8::5/q",
         "cassandra://host/q?ssl=maybe",
         "http://",
         "http://host:port",
@@ -155,6 +161,15 @@ def test_a_password_is_never_shown(address: str) -> None:
         "casandra://ann:sesame@db/q",
         "http://ann:sesame@host/path",
         "ann:sesame@db",
+        "cassandra://ann:sesame/1@db/q",
+        "cassandra://ann:sesame#1@db/q",
+        "cassandra://ann:sesame?1@db/q",
+        "cassandra://ann:1/q?sesame=2@db/q",
+        "cassandra://ann:[sesame]@db/q",
+        "cassandra://ann:sesame\uff1a@db/q",
+        "cassandra://ann:sesame\n@db/Bad-Keyspace",
+        "http://ann:sesame\uff1a@host",
+        "http://ann:sesame/1@host",
     ],
 )
 def test_an_error_about_an_address_does_not_show_its_password(text: str) -> None:
@@ -167,3 +182,4 @@ def test_an_error_about_an_address_does_not_show_its_password(text: str) -> None
 def test_an_address_without_secrets_reads_back_as_itself(text: str) -> None:
     assert parse(str(parse(text))) == parse(text)
     assert parse(str(parse("cassandra://a,b/q"))) == parse("cassandra://a,b/q")
+    assert parse(str(parse("cassandra://[::1],b/q"))) == parse("cassandra://[::1],b/q")

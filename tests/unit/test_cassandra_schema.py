@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -49,8 +50,9 @@ class Cluster(Session):
         self.change_failures: list[StoreError] = []
         self.cas_failures: list[StoreError] = []
         self.disagree_until_s = 0.0
-        self.strays = 1  # nodes with another schema, until then
+        self.strays = 1  # nodes with another schema each, until then
         self.changes = 0
+        self.turns = itertools.count()  # hosts take turns in answering
 
     async def read(self, text: str, parameters: Sequence[Value], level: Level, limit: int | None = None) -> Rows:
         if "system_schema.keyspaces" in text:
@@ -61,15 +63,22 @@ class Cluster(Session):
                      ("regular", table.columns))  # fmt: skip
             found = [[column.name, kind, column.type.value] for kind, columns in kinds for column in columns]
             return found if table.name in self.tables else []
-        if "system.local" in text:
-            return [["one"]]
-        if "system.peers" in text:
-            strays = self.strays if self.clock.slept_s < self.disagree_until_s else 0
-            return [["other"]] * strays + [["one"]] * (2 - strays)
+        if "system.local" in text or "system.peers" in text:
+            return self.told_by(next(self.turns), text)
         return [] if self.version is None else [[self.version]]
 
+    def told_by(self, turn: int, text: str) -> Rows:
+        """Its own schema, or its peers', which are all others."""
+        strays = self.strays if self.clock.slept_s < self.disagree_until_s else 0
+        versions = [["one"]] * (3 - strays) + [[f"other {number}"] for number in range(strays)]
+        own = turn % 3
+        return [versions[own]] if "system.local" in text else versions[:own] + versions[own + 1 :]
+
     async def asked(self, texts: Sequence[str]) -> list[Rows]:
-        """One host's answers about the keyspace and the version table."""
+        """One host's answers about all nodes' schemas, or about the keyspace and the version table."""
+        if "schema_version FROM system.local" in texts[0]:
+            turn = next(self.turns)
+            return [self.told_by(turn, text) for text in texts]
         assert "writetime" in texts[0] and cql.VERSIONS.name in texts[1]
         id = self.ids.get(cql.VERSIONS.name)
         return [[[self.changed_us]] if self.keyspace else [], [] if id is None else [[id]]]
@@ -131,6 +140,17 @@ async def test_nothing_is_changed_before_the_nodes_agree() -> None:
     cluster.keyspace = True
     await cassandra_schema.ensure(cluster, TABLES, True, clock)
     assert clock.slept_s >= 4.0
+
+
+@pytest.mark.parametrize("first", range(3))
+async def test_nodes_agree_when_one_says_so_of_itself_and_of_its_peers(first: int) -> None:
+    """Of its own and of another's peers the other is missing, be it the only one that differs."""
+    clock = HurriedClock()
+    cluster = Cluster(clock)
+    cluster.turns = itertools.count(first)
+    cluster.disagree_until_s, cluster.keyspace = 2.0, True
+    await cassandra_schema.ensure(cluster, TABLES, True, clock)
+    assert clock.slept_s >= 2.0
 
 
 async def test_a_node_that_is_down_is_not_waited_for_for_ever() -> None:

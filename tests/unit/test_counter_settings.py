@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from capellini.model.errors import CannotOpen, Invalid
-from capellini.node.cluster import HINT_WINDOW_S, Cluster, check_name, hint_window_of
+from capellini.node.cluster import HINT_WINDOW_S, Cluster, check_name, hint_window_of, longest
 from capellini.node.config import load, times_of
 from capellini.node.node import Node
 from capellini.node.settings import Settings
@@ -70,6 +70,12 @@ async def test_a_node_counts_with_the_times_it_was_given(tmp_path: Path) -> None
 )
 def test_the_hint_window_is_read_in_every_form(settings: dict[str, str], seconds: float) -> None:
     assert hint_window_of(settings) == seconds
+
+
+def test_of_servers_with_different_hint_windows_the_longest_counts() -> None:
+    told = [[["max_hint_window", window]] for window in ("3h", "2d", "90m")]
+    assert longest(told) == 172_800
+    assert longest([]) == HINT_WINDOW_S
 
 
 def test_another_cluster_is_refused() -> None:

@@ -16,7 +16,7 @@ from capellini.model.errors import CannotOpen, CapelliniError, Invalid
 from capellini.node import checks
 from capellini.node.checks import Finding
 from capellini.node.condition import Condition
-from capellini.node.doctor import _looked, examine
+from capellini.node.doctor import _looked, _settings, examine
 from capellini.store import folder as folders
 from capellini.store.cassandra_session import NoRights
 from capellini.store.opening import open_store
@@ -58,6 +58,17 @@ def test_judgements(finding: Finding, state: str) -> None:
     assert finding.state == state
     assert finding.says
     assert bool(finding.do) == (state != "ok")
+
+
+async def test_one_server_that_confirms_before_the_fsync_is_told_of() -> None:
+    class Told:
+        async def each(self, text: str) -> dict[str, list[list[str]]]:
+            modes = {"10.0.0.1": "batch", "10.0.0.2": "periodic", "10.0.0.3": "batch"}
+            return {host: [["commitlog_sync", mode], ["paxos_variant", "v2"]] for host, mode in modes.items()}
+
+    log, paxos = await _settings(Told())
+    assert (log.state, log.says.startswith("on 10.0.0.2: "), "group or batch" in log.do) == ("warn", True, True)
+    assert paxos == checks.paxos({"paxos_variant": "v2"})
 
 
 def states(findings: list[Finding]) -> dict[str, str]:

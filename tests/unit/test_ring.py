@@ -80,3 +80,31 @@ def test_who_holds_what_is_not_told_where_it_is_not_known() -> None:
 def test_homes_are_the_data_centres_that_hold_copies() -> None:
     assert homes_of({"class": "a.NetworkTopologyStrategy", "y": "2", "x": "3/1", "z": "0"}) == ("x", "y")
     assert homes_of({"class": "a.SimpleStrategy", "replication_factor": "3"}) == ()
+
+
+def test_a_server_that_took_anothers_tokens_over_does_not_hide_the_ring() -> None:
+    """As while it replaces a dead one, or comes back under another address: for a while both are told of."""
+    ring = Ring(
+        [server(1, "x", "r", 0), server(2, "x", "r", 0), server(3, "x", "r", 10)],
+        {"class": "SimpleStrategy", "replication_factor": "2"},
+    )
+    assert held(ring, 0) == ["1", "2"]
+    assert held(ring, 5) == ["3", "1"]
+
+
+class Looked(list[int]):
+    """Counts how often somebody looks at it."""
+
+    looks = 0
+
+    def __getitem__(self, at: int) -> int:  # type: ignore[override]
+        self.looks += 1
+        return super().__getitem__(at)
+
+
+def test_a_partition_is_found_without_a_walk_around_the_whole_ring() -> None:
+    servers = [server(number, f"dc{number % 2}", "r", *range(number, 20_000, 20)) for number in range(20)]
+    ring = Ring(servers, {"class": "NetworkTopologyStrategy", "dc0": "3", "dc1": "3"})
+    ring._at = looked = Looked(ring._at)
+    assert [one.address for one in ring.replicas(40)] == [f"10.0.0.{number}" for number in range(6)]
+    assert looked.looks < 20

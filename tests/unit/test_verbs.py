@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from capellini import __version__
 from capellini.cli.main import VERBS, capellini
+from capellini.model.errors import Invalid
 
 
 def test_the_list_of_verbs_and_the_version() -> None:
@@ -56,6 +57,22 @@ def test_the_schema_is_printed_as_cql() -> None:
     assert "CREATE KEYSPACE" in text
     assert "'dc1': 3" in text
     assert "buckets" in text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--replication", ""),
+        ("--replication", "3&level=one"),
+        ("--replication", "dc1:3,dc1:2"),
+        ("--keyspace", "/mq/"),
+        ("--keyspace", ""),
+    ],
+)
+def test_a_schema_that_cassandra_would_refuse_is_not_printed(wrong: tuple[str, str]) -> None:
+    done = CliRunner().invoke(capellini, ["schema", "print", *wrong])
+    assert isinstance(done.exception, Invalid)
+    assert done.output == ""
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -21,6 +21,8 @@ from capellini.model.errors import Invalid
 CASSANDRA_PORT: Final = 9042
 NODE_PORT: Final = 7411
 FORMS: Final = "rocks:FOLDER, cassandra://HOST[,HOST]/KEYSPACE or http://HOST:PORT"
+REPLICATION_FORMS: Final = "replication is a number like 3, or numbers by data centre like dc1:3,dc2:2"
+_PLAIN_LOGIN: Final = re.compile(r"\w+://((?![/?#\[\]])[!-~])*@[^@]*\Z", re.ASCII)  # no piece ends up elsewhere
 
 
 class RocksAddress(msgspec.Struct, frozen=True, tag="rocks"):
@@ -45,7 +47,8 @@ class CassandraAddress(msgspec.Struct, frozen=True, tag="cassandra"):
 
     def __str__(self) -> str:  # never shows the password
         user = f"{self.username}:***@" if self.username else ""
-        return f"cassandra://{user}{','.join(self.hosts)}:{self.port}/{self.keyspace}"
+        hosts = ",".join(f"[{host}]" if ":" in host else host for host in self.hosts)
+        return f"cassandra://{user}{hosts}:{self.port}/{self.keyspace}"
 
     __repr__ = __str__  # nor does this: it ends up in logs and tracebacks
 
@@ -63,7 +66,18 @@ Address = RocksAddress | CassandraAddress | NodeAddress
 def parse(text: str) -> Address:
     """Raises Invalid, naming what is wrong and the forms that are right."""
     text = text.strip()
-    shown = re.sub(r"^([^:/]*:(?://)?)?.*@", r"\1***@", text)  # errors end up in logs: they never show a login
+    # Errors end up in logs: they never show a login.
+    shown = re.sub(r"^([^:/]*:(?://)?)?.*@", r"\1***@", text, flags=re.DOTALL)
+    try:
+        return _parsed(shown, text)
+    except Invalid:
+        if shown == text or _PLAIN_LOGIN.match(text):
+            raise
+    # What is wrong may be a piece of the password, cut off by what has a meaning in an address: it is not to be told.
+    raise Invalid(f"{shown!r} is not an address: use {FORMS}; / ? # [ ] in a user or password are %2F %3F %23 %5B %5D")
+
+
+def _parsed(shown: str, text: str) -> Address:
     scheme, colon, rest = text.partition(":")
     if not colon or not rest:
         raise Invalid(f"{shown!r} is not an address: use {FORMS}")
@@ -119,7 +133,7 @@ def _cassandra(shown: str, text: str) -> CassandraAddress:
     user, _, password = login.partition(":")
     hosts, port = _hosts(shown, places)
     keyspace = parts.path.strip("/")
-    if not (keyspace.isidentifier() and keyspace.isascii() and keyspace == keyspace.lower() and len(keyspace) <= 48):
+    if not is_keyspace(keyspace):
         raise Invalid(
             f"{shown!r} names no keyspace: use cassandra://HOST/KEYSPACE with a-z, 0-9 and _, at most 48 characters"
         )
@@ -133,6 +147,8 @@ def _cassandra(shown: str, text: str) -> CassandraAddress:
     level = options.get("level", "quorum")
     if level not in ("one", "quorum", "local_quorum", "all"):
         raise Invalid(f"{shown!r}: level is one of one, quorum, local_quorum, all")
+    if options.get("replication") and not is_replication(options["replication"]):
+        raise Invalid(f"{shown!r}: {REPLICATION_FORMS}")
     ssl = options.get("ssl", "false").lower()
     if ssl not in ("true", "false"):
         raise Invalid(f"{shown!r}: ssl is true or false")
@@ -145,7 +161,7 @@ def _cassandra(shown: str, text: str) -> CassandraAddress:
         dc=options.get("dc"),
         ssl=ssl == "true",
         ssl_ca=options.get("ssl_ca"),
-        replication=_replication(shown, options.get("replication", "")),
+        replication=options.get("replication", ""),
         timeout_s=_timeout(shown, options.get("timeout_s", "5")),
         level=level,
     )
@@ -158,6 +174,8 @@ def _hosts(shown: str, places: str) -> tuple[tuple[str, ...], int]:
         host, colon, port = place.rpartition(":") if not place.endswith("]") and ":" in place else (place, "", "")
         if colon and not port.isdecimal():
             raise Invalid(f"{shown!r}: {port!r} is not a port")
+        if ":" in host and not (host.startswith("[") and host.endswith("]")):
+            raise Invalid(f"{shown!r}: an IPv6 address stands in brackets, as in [::1]:9042")
         host = host.strip("[]")
         if not host:
             raise Invalid(f"{shown!r} names no host: use cassandra://HOST/KEYSPACE")
@@ -168,12 +186,19 @@ def _hosts(shown: str, places: str) -> tuple[tuple[str, ...], int]:
     return tuple(hosts), ports.pop()
 
 
-def _replication(shown: str, value: str) -> str:
-    for part in value.split(",") if value else ():
-        count = part.rpartition(":")[2]
-        if not count.isdecimal() or not 1 <= int(count) <= 9:
-            raise Invalid(f"{shown!r}: replication is a number like 3, or numbers by data centre like dc1:3,dc2:2")
-    return value
+def is_keyspace(name: str) -> bool:
+    return name.isidentifier() and name.isascii() and name == name.lower() and len(name) <= 48
+
+
+def is_replication(value: str) -> bool:
+    """Is it a number, or one for each of some data centres?"""
+    named: list[str] = []
+    for part in value.split(","):
+        dc, colon, count = part.strip().rpartition(":")
+        if not count.isdecimal() or not 1 <= int(count) <= 9 or bool(dc) is not bool(colon):
+            return False
+        named.append(dc)
+    return len(named) == len(set(named)) and ("" not in named or len(named) == 1)
 
 
 def _timeout(shown: str, value: str) -> float:

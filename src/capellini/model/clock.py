@@ -35,3 +35,11 @@ class RealClock:
 
 
 Chance = random.Random
+
+
+def skew_of(asked_s: float, told_s: float, answered_s: float) -> float:
+    """How far another clock surely is ahead of ours (behind: below 0), which told its time at some moment between two
+    of ours. However long that took, nothing is made of it."""
+    if told_s > answered_s:
+        return told_s - answered_s
+    return min(0.0, told_s - asked_s)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 State = Literal["ok", "warn", "bad"]
+_GRAVITY: Final = ("ok", "warn", "bad")
 LOW_ROOM_BYTES: Final = 1024**3
 NO_ROOM_BYTES: Final = 64 * 1024**2  # below, puts are refused
 SKEW_WARN_S: Final = 0.1
@@ -25,6 +26,15 @@ class Finding(msgspec.Struct, frozen=True):
     state: State
     says: str
     do: str = ""
+
+
+def worst(by_host: Mapping[str, Finding]) -> Finding:
+    """Of one thing that each of the cluster's nodes has for itself; and which have it so, where not all do."""
+    found = max(by_host.values(), key=lambda each: _GRAVITY.index(each.state))
+    such = [host for host, each in by_host.items() if each == found]
+    if len(such) == len(by_host):
+        return found
+    return msgspec.structs.replace(found, says=f"on {', '.join(such)}: {found.says}")
 
 
 def answering(hosts: Sequence[str], up: Collection[str]) -> Finding:

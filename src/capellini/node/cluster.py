@@ -7,8 +7,8 @@ Cassandra keeps writes for a replica that is down, and brings them when it is ba
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -44,12 +44,18 @@ async def ask(address: CassandraAddress, clock: Clock) -> Cluster:
     try:
         name = (await session.read("SELECT cluster_name FROM system.local", [], Level.ONE))[0][0]
         try:
-            rows = await session.read("SELECT name, value FROM system_views.settings", [], Level.ONE)
+            told = await session.each("SELECT name, value FROM system_views.settings")
         except CapelliniError:  # a version, or a role, that does not show them
-            rows = []
+            told = {}
     finally:
         await session.close()
-    return Cluster(str(name), hint_window_of({str(row[0]): str(row[1]) for row in rows}))
+    return Cluster(str(name), longest(told.values()))
+
+
+def longest(told: Iterable[Iterable[Sequence[Any]]]) -> float:
+    """Each server keeps hints for as long as its own settings say: the one that may bring a write last counts."""
+    windows = (hint_window_of({str(name): str(value) for name, value in rows}) for rows in told)
+    return max(windows, default=HINT_WINDOW_S)
 
 
 def check_name(cluster: Cluster, wanted: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from capellini import __version__
 from capellini.model.address import Address, CassandraAddress, NodeAddress, RocksAddress, parse
-from capellini.model.clock import RealClock
+from capellini.model.clock import RealClock, skew_of
 from capellini.model.errors import CapelliniError, StoreError
 from capellini.node import checks
 from capellini.node.asking import ask_node
@@ -162,8 +162,9 @@ async def _nodes(session: Any) -> list[Finding]:
 
 
 async def _versions(session: Any) -> list[Finding]:
-    local = await _read(session, "SELECT release_version FROM system.local")
-    peers = await _read(session, "SELECT release_version FROM system.peers_v2")
+    local, peers = await session.asked(  # of one host: its peers are all but itself
+        ("SELECT release_version FROM system.local", "SELECT release_version FROM system.peers_v2")
+    )
     return [checks.versions([str(row[0]) for row in (*local, *peers)])]
 
 
@@ -175,9 +176,12 @@ async def _replication(session: Any) -> list[Finding]:
 
 
 async def _settings(session: Any) -> list[Finding]:
-    rows = await _read(session, "SELECT name, value FROM system_views.settings")
-    found = {str(name): str(value) for name, value in rows}
-    return [checks.commitlog(found), checks.paxos(found)]
+    told = await session.each("SELECT name, value FROM system_views.settings")  # each knows its own file only
+    found = {host: {str(name): str(value) for name, value in rows} for host, rows in told.items()}
+    return [
+        checks.worst({host: judged(settings) for host, settings in found.items()})
+        for judged in (checks.commitlog, checks.paxos)
+    ]
 
 
 async def _skew(session: Any) -> list[Finding]:
@@ -185,7 +189,7 @@ async def _skew(session: Any) -> list[Finding]:
     for _ in range(SKEW_ASKS):
         began_s = clock.now_s()
         at = (await _read(session, "SELECT toTimestamp(now()) FROM system.local"))[0][0].timestamp()
-        found.append(at - (began_s + clock.now_s()) / 2)
+        found.append(skew_of(began_s, at, clock.now_s()))
     return [checks.skew(found)]
 
 

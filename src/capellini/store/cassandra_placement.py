@@ -2,11 +2,14 @@
 
 The ring is what one server tells of itself and of its peers, both asked at the same server: its peers are all but
 itself. What a keyspace's replication is can change while it is in use, so it is read with the ring. A ring that is a
-little old names servers that hold a partition no more: placement is worse for a moment, and nothing else.
+little old names servers that hold a partition no more: placement is worse for a moment, and nothing else. So whoever
+asks does not wait for long until it is read anew: that may take seconds when a server hangs, which is when a new place
+is looked for.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from capellini.model.clock import Clock
@@ -18,6 +21,7 @@ from capellini.store.ring import MURMUR, Ring, Server, homes_of, key_bytes, toke
 
 RING_S: Final = 15.0  # servers seldom join or leave
 AGAIN_S: Final = 1.0  # when it could not be read
+PATIENCE_S: Final = 0.5  # for a new ring where there is an older one: servers that are well answer within milliseconds
 _REPLICATION: Final = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"
 
 
@@ -27,6 +31,7 @@ class Placement:
         self._health = Health(session.address, clock)
         self._ring: Ring | None = None
         self._until_s = 0.0
+        self._reading: asyncio.Task[None] | None = None  # one for all who ask
         self.homes: tuple[str, ...] = ()  # data centres with copies, where local levels mean something
 
     async def replicas(self, table: Table, partition: Key) -> tuple[Replica, ...]:
@@ -39,11 +44,22 @@ class Placement:
 
     async def _current(self) -> Ring | None:
         if self._clock.elapsed_s() >= self._until_s:
-            try:
-                await self.read()
-            except StoreError:
-                self._until_s = self._clock.elapsed_s() + AGAIN_S
+            reading = self._reading
+            if reading is None:
+                reading = self._reading = asyncio.get_running_loop().create_task(self._read_anew())
+            done, _ = await asyncio.wait({reading}, timeout=None if self._ring is None else PATIENCE_S)
+            for each in done:
+                each.result()  # what nobody foresaw is not to go unheard
         return self._ring
+
+    async def _read_anew(self) -> None:
+        try:
+            with self._session.call():  # whoever closes the store waits for it
+                await self.read()
+        except StoreError:
+            self._until_s = self._clock.elapsed_s() + AGAIN_S
+        finally:
+            self._reading = None
 
     async def read(self) -> None:
         """Raises Unavailable; then what was known stays."""

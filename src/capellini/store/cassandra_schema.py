@@ -171,11 +171,13 @@ async def _columns(session: Session, table: Table) -> dict[str, tuple[str, str]]
 
 async def _agreement(session: Session, clock: Clock) -> None:
     """Wait until all nodes have the same schema; after a while a majority will do: a node that is down keeps its last
-    version in the list, and learns when it is up. Raises CannotOpen."""
+    version in the list, and learns when it is up. One host is asked for its own and its peers': the peers of another
+    one would have the first twice, and the other not at all. Raises CannotOpen."""
     started_s, told = clock.elapsed_s(), False
     while True:
-        local = await session.read("SELECT schema_version FROM system.local", [], Level.ONE)
-        peers = await session.read("SELECT schema_version FROM system.peers_v2", [], Level.ONE)
+        local, peers = await session.asked(
+            ("SELECT schema_version FROM system.local", "SELECT schema_version FROM system.peers_v2")
+        )
         versions = [str(row[0]) for row in (*local, *peers)]
         agreed, waited_s = versions.count(versions[0]), clock.elapsed_s() - started_s
         if agreed == len(versions) or (waited_s > ALL_AGREE_S and 2 * agreed > len(versions)):

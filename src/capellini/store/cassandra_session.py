@@ -7,7 +7,9 @@ The driver repeats nothing by itself: its retry policy is off, and no request is
 connection it does not send a request again. What it calls "no hosts available" was therefore never sent.
 
 The first attempt goes to a replica (token-aware, in the local data centre). A coordinator that hangs could be met
-again, so the second and the third are each bound to one host, and those are two different hosts: one is not it.
+again, so the second and the third are each bound to one host, and those are two different hosts: one is not it. A host
+that the driver has no connection to is sent nothing, so that it takes up no attempt. Hosts are bound when the session
+begins: where all of those were replaced since, the driver chooses among the new ones, which it hears of.
 
 What a failure means depends on what was asked. A write that a coordinator refused for want of replicas has not
 happened; but a compare-and-set may meet the same error after its proposal was accepted, while it commits. The error
@@ -19,8 +21,9 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import acsylla
@@ -93,7 +96,8 @@ def meaning(error: Exception, kind: Kind) -> CapelliniError:
 
 
 class Session:
-    """One open session of the driver. `hosts` are those of the local data centre `dc`, `dcs` has all."""
+    """One open session of the driver. `hosts` are those of the local data centre `dc`, `dcs` has all, as they were when
+    it began."""
 
     def __init__(self, address: CassandraAddress, clock: Clock, inner: Any, dc: str, dcs: dict[str, list[str]]) -> None:
         self.address = address
@@ -105,7 +109,7 @@ class Session:
         self._inner = inner
         self._prepared: dict[str, Any] = {}
         self._turns = itertools.count()
-        self._closed = False
+        self._closed = self._ended = False
         self._open_calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -117,16 +121,13 @@ class Session:
         """Look at the cluster first, then connect with a profile per host. Raises CannotOpen."""
         look = await _connected(_cluster(address, load_balance_round_robin=True), address)
         try:
-            local = (await look.execute(acsylla.create_statement(_LOCAL))).first().as_list()
-            ask_peers = acsylla.create_statement(_PEERS)
-            ask_peers.set_host(local[1], address.port)  # the same node: its peers are all but itself
-            peers = [row.as_list() for row in await look.execute(ask_peers)]
+            members = await _told(look, address)
         except driver.CassException as error:
             raise CannotOpen(f"{address} is connected, but does not tell its nodes: {error}") from error
         finally:
             await look.close()
         dcs: dict[str, list[str]] = {}
-        for name, host in (local, *peers):
+        for name, host in members:
             if name and host:
                 dcs.setdefault(str(name), []).append(str(host))
         dc = local_dc(address, dcs)
@@ -170,21 +171,47 @@ class Session:
     async def asked(self, texts: Sequence[str]) -> list[Rows]:
         """What one host says of itself: the same one for all questions, in their order. Raises Unavailable."""
         failure: CapelliniError = Unavailable(f"{self.address} has no nodes")
-        first = next(self._turns)
-        for turn in range(len(self.hosts)):
-            host = self.hosts[(first + turn) % len(self.hosts)]
-            answers: list[Rows] = []
+        async for profile, host in self._ways():
             try:
-                for text in texts:
-                    statement = acsylla.create_statement(
-                        text, timeout=self.address.timeout_s / 2, execution_profile=_at(host)
-                    )
-                    self.counts.requests += 1
-                    answers.append([row.as_list() for row in await self._inner.execute(statement)])
-                return answers
+                return await self._asked(texts, profile, host)
             except driver.CassException as error:
                 failure = meaning(error, Kind.READ)
         raise failure
+
+    async def each(self, text: str) -> dict[str, Rows]:
+        """What each host says of itself, of those that answer. Raises Unavailable when none does."""
+        asked = (self._ask(text, _at(host), None) for host in self.hosts)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        told: dict[str, Rows] = {}
+        for host, answer in zip(self.hosts, answers, strict=True):
+            if isinstance(answer, driver.CassException):
+                failure = meaning(answer, Kind.READ)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                told[host] = answer
+        if not told:
+            raise failure
+        return told
+
+    async def _ways(self) -> AsyncIterator[tuple[str | None, str | None]]:
+        """To one host, by profile or by address: those of the beginning, then those that the address names now, then
+        one that the driver finds."""
+        for host in self._hosts_in_turn():
+            yield _at(host), None
+        for contact in await contacts(self.address):
+            yield None, contact
+        yield None, None
+
+    async def _asked(self, texts: Sequence[str], profile: str | None, host: str | None) -> list[Rows]:
+        if profile is None and host is None:
+            host = str((await self._ask(_LOCAL, None, None))[0][1])
+        return [await self._ask(text, profile, host) for text in texts]
+
+    async def _ask(self, text: str, profile: str | None, host: str | None) -> Rows:
+        statement = acsylla.create_statement(text, timeout=self.address.timeout_s / 2, execution_profile=profile)
+        self.counts.requests += 1
+        return await _answer(self._inner, statement, host, self.address.port)
 
     async def write(self, statements: Sequence[Bound], level: Level, timestamp_us: int, once: bool = False) -> None:
         """One request, with one timestamp however often it is sent."""
@@ -234,9 +261,11 @@ class Session:
         raise type(failure)(f"it does not {what}: {failure.says}")
 
     async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await self._idle.wait()
+        """Who was cancelled while waiting may close once more."""
+        self._closed = True
+        await self._idle.wait()
+        if not self._ended:
+            self._ended = True
             await self._inner.close()
 
     # ---- sending
@@ -288,16 +317,12 @@ class Session:
         Without a kind it is the preparing of a statement: like a read, and nobody's request.
         """
         lost: CapelliniError | None = None
-        turn = 0
+        hosts = self._hosts_in_turn()
         most = PREPARE_ATTEMPTS if kind is None else most
         for attempt in range(1, most + 1):
             self.counts.requests += kind is not None
-            profile = None
-            if attempt > 1:
-                turn = next(self._turns) if attempt == 2 else turn + 1  # of this call's own: others draw in between
-                profile = _at(self.hosts[turn % len(self.hosts)])
             try:
-                return await send(profile)
+                return await (send(None) if attempt == 1 or kind is None else self._by_way_of(hosts, send))
             except driver.CassException as error:
                 failure = meaning(error, kind or Kind.READ)
             except (TypeError, ValueError, OverflowError) as error:
@@ -312,6 +337,19 @@ class Session:
             self.counts.unknown += 1
             raise lost
         raise failure
+
+    def _hosts_in_turn(self) -> Iterator[str]:
+        """Each once. Whoever takes the first of them makes the next call begin with another one."""
+        first = next(self._turns)
+        for step in range(len(self.hosts)):
+            yield self.hosts[(first + step) % len(self.hosts)]
+
+    async def _by_way_of(self, hosts: Iterator[str], send: Callable[[str | None], Any]) -> Any:
+        """Through the next of them that is there; after the last one, through whom the driver finds."""
+        for host in hosts:
+            with suppress(driver.CassErrorLibNoHostsAvailable):  # nothing was sent
+                return await send(_at(host))
+        return await send(None)
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -337,6 +375,37 @@ _MEMBERS: Final = "SELECT native_address, data_center, rack, tokens FROM system.
 def _at(host: str) -> str:
     """The name of the profile that is bound to one host."""
     return f"at {host}"
+
+
+async def _told(look: Any, address: CassandraAddress) -> Rows:
+    """Data centre and address of each server, as one of them tells of itself and of its peers: all but itself.
+
+    The driver knows the server that it is connected to by the address it was given, be it another one than that server
+    tells of itself, as behind a port of a container's. So it is named by that one.
+    """
+    for contact in await contacts(address):
+        with suppress(driver.CassException):  # not known by this name, or it hangs
+            ((dc, _),) = await _answer(look, acsylla.create_statement(_LOCAL), contact, address.port)
+            return [[dc, contact], *await _answer(look, acsylla.create_statement(_PEERS), contact, address.port)]
+    local = await _answer(look, acsylla.create_statement(_LOCAL), None, address.port)
+    return [*local, *await _answer(look, acsylla.create_statement(_PEERS), local[0][1], address.port)]
+
+
+async def contacts(address: CassandraAddress) -> list[str]:
+    """The hosts of the address as the driver calls them: by number."""
+    found: list[str] = []
+    for host in address.hosts:
+        with suppress(OSError):
+            places = await asyncio.get_running_loop().getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
+            found += [str(place[4][0]) for place in places]
+    return list(dict.fromkeys(found))
+
+
+async def _answer(inner: Any, statement: Any, host: str | None, port: int) -> Rows:
+    """Of that host, if one is named."""
+    if host:
+        statement.set_host(host, port)
+    return [row.as_list() for row in await inner.execute(statement)]
 
 
 def local_dc(address: CassandraAddress, dcs: dict[str, list[str]]) -> str:

@@ -13,9 +13,11 @@ column's length, bytes and a zero. The range of a token ends at the first token 
 
 from __future__ import annotations
 
+import itertools
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -104,9 +106,9 @@ class Ring:
 
     def __init__(self, servers: Iterable[Server], replication: Mapping[str, str]) -> None:
         self.servers = sorted(servers, key=lambda server: server.address)
-        places = sorted((token, server) for server in self.servers for token in server.tokens)
+        places = sorted((token, number) for number, server in enumerate(self.servers) for token in server.tokens)
         self._tokens = [token for token, _ in places]
-        self._at = [server for _, server in places]
+        self._at = [number for _, number in places]  # not the servers: each look at one would hash all its tokens
         self._strategy = replication.get("class", "").rpartition(".")[2]
         self.copies = _copies(replication)
         self._found: dict[int, tuple[Server, ...]] = {}
@@ -117,34 +119,47 @@ class Ring:
         start = bisect_left(self._tokens, token) % len(self._tokens)
         found = self._found.get(start)
         if found is None:
-            walk = [self._at[(start + step) % len(self._at)] for step in range(len(self._at))]
-            found = self._found[start] = self._walked(walk)
+            found = self._found[start] = self._chosen(self._met(start))
         return found
 
-    def _walked(self, walk: Sequence[Server]) -> tuple[Server, ...]:
+    def _met(self, start: int) -> Iterator[Server]:
+        """Each server once, as they are met. A ring has thousands of tokens: whoever asks stops when it has enough."""
+        seen: set[int] = set()
+        for step in range(len(self._at)):
+            number = self._at[(start + step) % len(self._at)]
+            if number not in seen:
+                seen.add(number)
+                yield self.servers[number]
+
+    def _chosen(self, met: Iterator[Server]) -> tuple[Server, ...]:
         if self._strategy == "SimpleStrategy":
-            return tuple(dict.fromkeys(walk))[: self.copies.get("replication_factor", 0)]
+            return tuple(itertools.islice(met, self.copies.get("replication_factor", 0)))
         if self._strategy == "NetworkTopologyStrategy":
-            chosen = {server for dc, copies in self.copies.items() for server in self._in_dc(dc, copies, walk)}
-            return tuple(server for server in dict.fromkeys(walk) if server in chosen)
+            return self._spread(met)
         return ()
 
-    def _in_dc(self, dc: str, copies: int, walk: Sequence[Server]) -> list[Server]:
-        there = [server for server in self.servers if server.dc == dc]
-        racks: set[str] = set()
-        repeats = copies - len({server.rack for server in there})  # of racks, while others could still come
+    def _spread(self, met: Iterator[Server]) -> tuple[Server, ...]:
+        there = Counter(server.dc for server in self.servers)
+        left = {dc: min(copies, there[dc]) for dc, copies in self.copies.items()}
+        racks = {(server.dc, server.rack) for server in self.servers}
+        of_dc = Counter(dc for dc, _ in racks)
+        repeats = {dc: copies - of_dc[dc] for dc, copies in self.copies.items()}  # of racks
         chosen: list[Server] = []
-        for server in dict.fromkeys(walk):
-            if server.dc != dc or len(chosen) >= min(copies, len(there)):
+        most = sum(left.values())
+        while len(chosen) < most:
+            server = next(met)
+            dc, rack = server.dc, (server.dc, server.rack)
+            if not left.get(dc):
                 continue
-            if server.rack not in racks:
-                racks.add(server.rack)
-            elif repeats > 0:
-                repeats -= 1
+            if rack in racks:
+                racks.remove(rack)  # met now
+            elif repeats[dc] > 0:
+                repeats[dc] -= 1
             else:
                 continue
+            left[dc] -= 1
             chosen.append(server)
-        return chosen
+        return tuple(chosen)
 
 
 def _copies(replication: Mapping[str, str]) -> dict[str, int]:
