@@ -21,9 +21,9 @@ from capellini.counters import collecting, reading
 from capellini.counters.committing import Committer
 from capellini.counters.mutators import Fleet, Mutator
 from capellini.counters.names import Names, of_queue
-from capellini.counters.shards import check_name
+from capellini.counters.shards import check_name, failing
 from capellini.counters.states.distinct import Theta
-from capellini.counters.states.interface import LEAST_INT, MOST_INT, Stamp, State, whole_number
+from capellini.counters.states.interface import LEAST_INT, MOST_INT, Stamp, State, shown, whole_number
 from capellini.counters.states.registry import Registry
 from capellini.counters.states.total import Sum
 from capellini.counters.times import Times, check_times
@@ -96,7 +96,7 @@ class Counters(CounterService):
         state = self.registry.state(kind)
         check_name(name)
         for one in updates:
-            state.check(one, _NO_STAMP)
+            _checked(state, one)
         await self._names.fix(name, kind)
         if updates:
             await self._committer.confirmed(self._apply(name, state, updates))
@@ -161,7 +161,7 @@ class Counters(CounterService):
 
     def _refuse_one(self, at: int, state: type[State], value: object, results: list[Counted | Problem]) -> None:
         try:
-            state.check(value, _NO_STAMP)
+            _checked(state, value)
         except Invalid as error:
             self._refuse([at], error, results)
 
@@ -260,9 +260,10 @@ class Counters(CounterService):
         found = reading.expired(seen, self._cutoff_us())
         if found > 1:
             self._collect_later(name)
-        raw = total.sketch() if sketch else None
+        with failing(state, name):
+            raw, value = total.sketch() if sketch else None, total.value()
         shards = len(seen.shards)
-        return Reading(name, state.kind, total.value(), shards, found, seen.tally.through_us / 1e6, raw)
+        return Reading(name, state.kind, value, shards, found, seen.tally.through_us / 1e6, raw)
 
     async def _total(self, name: str) -> tuple[type[State], reading.Seen, State]:
         state = await self._state_of(name)
@@ -420,6 +421,16 @@ def _totals(items: list[tuple[str, int]]) -> dict[str, int]:
     except (TypeError, ValueError):
         raise Invalid("an update to add is a pair: the name of a counter, and a whole number") from None
     return totals
+
+
+def _checked(state: type[State], update: object) -> None:
+    """Raises Invalid, also for what a state of somebody's own did not expect."""
+    try:
+        state.check(update, _NO_STAMP)
+    except CapelliniError:
+        raise
+    except Exception as error:
+        raise Invalid(f"{shown(update)} is no update of {state.kind}: {error!r}") from error
 
 
 def _this_task() -> asyncio.Task[Any]:

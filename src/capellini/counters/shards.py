@@ -12,15 +12,17 @@ was collected meanwhile, the tally has; what it did show and the tally has too i
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from capellini.counters.states.interface import Damaged, State
-from capellini.model.errors import Invalid, StoreError
+from capellini.model.errors import CapelliniError, Invalid, StoreError
 from capellini.store.interface import Key, Row
 
 TALLY_AT: Final = 2**63 - 1  # sorts after every expiry
@@ -106,11 +108,28 @@ def opened(cell: bytes, state: type[State], name: str, where: str, expires_us: i
         return state.decode(packed.data, packed.version)
     except ValueError as error:
         raise DamagedShard(f"{where} of counter {name} cannot be read: {error}", expires_us) from None
+    except Exception as error:  # a state of somebody's own, that does not do as the interface says
+        raise DamagedShard(f"{where} of counter {name} cannot be read: {error!r}", expires_us) from error
 
 
-def shard_state(shard: Shard, state: type[State], name: str) -> State:
+@contextlib.contextmanager
+def failing(state: type[State], name: str, expires_us: int = 0) -> Iterator[None]:
+    """A state of somebody's own may raise anything: that concerns its counter, and no other that is looked at in the
+    same call or sweep."""
+    try:
+        yield
+    except CapelliniError:
+        raise
+    except Exception as error:
+        raise DamagedShard(f"the state {state.kind} of counter {name} failed: {error!r}", expires_us) from error
+
+
+def merge_shard(total: State, shard: Shard, state: type[State], name: str) -> None:
+    """Raises DamagedShard, naming it."""
     where = f"the shard of mutator {shard.mutator} (expires_at {shard.expires_us})"
-    return opened(shard.packed, state, name, where, shard.expires_us)
+    found = opened(shard.packed, state, name, where, shard.expires_us)
+    with failing(state, name, shard.expires_us):
+        total.merge(found)
 
 
 def tally_state(tally: Tally, state: type[State], name: str) -> State:

@@ -43,6 +43,8 @@ class Registry:
     def _take(self, state: type[State]) -> None:
         if not (isinstance(state, type) and issubclass(state, State)):
             raise TypeError(f"{state!r} is not a counter state")
+        if missing := sorted(state.__abstractmethods__):
+            raise TypeError(f"it has no {', '.join(missing)}")
         if self._states.get(state.kind, state) is not state:
             raise ValueError(f"there is a counter state {state.kind!r} already")
         self._states[state.kind] = state
