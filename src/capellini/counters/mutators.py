@@ -159,10 +159,14 @@ class Fleet:
         """While memory is short, the least recently used go, of those that have nothing unconfirmed. How many."""
         if not self.full:
             return 0
-        idle = (each for each in list(self._taking.values()) if not each.dirty and each.task is None)
-        gone = 0
-        while self._bytes > self._memory_bytes and (mutator := next(idle, None)) is not None:
+        idle, short = [], self._bytes - self._memory_bytes
+        for each in self._taking.values():  # no copy of all that there are: this may come with every update
+            if short <= 0:
+                break
+            if not each.dirty and each.task is None:
+                idle.append(each)
+                short -= each.size
+        for mutator in idle:
             self.remove(mutator.name)
             mutator.dead = True
-            gone += 1
-        return gone
+        return len(idle)
