@@ -18,7 +18,6 @@ from capellini.counters.shards import (
     STATE,
     Shard,
     Tally,
-    check_name,
     pack,
     unpack,
 )
@@ -26,7 +25,7 @@ from capellini.counters.states.interface import Damaged
 from capellini.counters.states.total import Sum
 from capellini.counters.times import Times, check_times
 from capellini.model.clock import RealClock
-from capellini.model.counters import Counted, Update
+from capellini.model.counters import Counted, Update, check_name
 from capellini.model.errors import Conflict, Invalid, NotFound, Unavailable, Unknown
 from capellini.model.service import Problem
 from capellini.store.opening import open_store

@@ -29,7 +29,7 @@ def _value(text: str) -> Any:
     """JSON where it is JSON, else the text itself: 5, 1.5, {"add": "x"}, ann."""
     try:
         return msgspec.json.decode(text.encode())
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError):  # what is no UTF-8 is refused like any other bad text
         return text
 
 

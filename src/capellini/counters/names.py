@@ -16,10 +16,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
-from capellini.counters.shards import check_name
 from capellini.counters.states.queue import QueueTotals
 from capellini.model.clock import Chance, Clock
-from capellini.model.counters import MOST_LISTED, QUEUES, Named
+from capellini.model.counters import QUEUES, Named, check_name
 from capellini.model.errors import CapelliniError, Conflict, Invalid, Unavailable, Unknown
 from capellini.store.interface import ABSENT, Cas, Change, Level, Outcome, Slice, Store, settle
 from capellini.store.schema import COUNTER_NAMES
@@ -127,8 +126,6 @@ class Names:
 
     async def listed(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[Named]:
         """By name."""
-        if not 1 <= limit <= MOST_LISTED:
-            raise Invalid(f"limit goes from 1 to {MOST_LISTED}, not {limit!r}")
         shelves = [await self._shelf(shelf, prefix, after, limit) for shelf in range(SHELVES)]
         return list(heapq.merge(*shelves, key=lambda one: one.name))[:limit]
 

@@ -21,7 +21,7 @@ from capellini.counters import collecting, reading
 from capellini.counters.committing import Committer
 from capellini.counters.mutators import Fleet, Mutator
 from capellini.counters.names import Names, keep, of_queue
-from capellini.counters.shards import check_name, failing
+from capellini.counters.shards import failing
 from capellini.counters.states.distinct import Theta
 from capellini.counters.states.interface import LEAST_INT, MOST_INT, Stamp, State, shown, whole_number
 from capellini.counters.states.registry import Registry
@@ -38,6 +38,9 @@ from capellini.model.counters import (
     Named,
     Reading,
     Update,
+    check_listing,
+    check_name,
+    updates_in,
 )
 from capellini.model.errors import CapelliniError, Invalid, NotFound, StoreError, Unavailable, Unknown
 from capellini.model.service import Problem
@@ -94,13 +97,14 @@ class Counters(CounterService):
         """All of them or, when one is wrong, none. Durable when it returns. Raises Invalid, Conflict, Unavailable (they
         do not count) or Unknown (they may)."""
         self._check_open()
+        updates = updates_in(updates)
         _check_count(updates)
         state = self.registry.state(kind)
         check_name(name)
         for one in updates:
             _checked(state, one)
-        await self._names.fix(name, kind)
         if updates:
+            await self._names.fix(name, kind)
             confirmed = self._applied(name, state, updates)
             await (confirmed[0] if len(confirmed) == 1 else _all_of(confirmed))
             self._relieve()
@@ -112,7 +116,10 @@ class Counters(CounterService):
         results: list[Counted | Problem] = [_COUNTED] * len(updates)
         groups: dict[tuple[str, str], list[int]] = {}
         for at, one in enumerate(updates):
-            groups.setdefault((one.counter, one.kind), []).append(at)
+            try:
+                groups.setdefault((one.counter, one.kind), []).append(at)
+            except TypeError:
+                self._refuse([at], Invalid(f"an update names a counter and a kind, not {shown(one)}"), results)
         good = self._good(updates, groups, results)
         known = self._names.known
         new = {name: kind for name, kind in reversed(good) if name not in known}  # of two kinds, the first
@@ -339,6 +346,7 @@ class Counters(CounterService):
     async def listed(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[Named]:
         """By name; statistics of queues only if the prefix says so."""
         self._check_open()
+        check_listing(prefix, after, limit)
         if of_queue(prefix):
             return [] if self._queues is None else await self._queues(prefix, after, limit)
         return await self._names.listed(prefix, after, limit)

@@ -13,7 +13,6 @@ was collected meanwhile, the tally has; what it did show and the tally has too i
 from __future__ import annotations
 
 import contextlib
-import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from typing import Final
 import msgspec
 
 from capellini.counters.states.interface import Damaged, State
-from capellini.model.errors import CapelliniError, Invalid, StoreError
+from capellini.model.errors import CapelliniError, StoreError
 from capellini.store.interface import Key, Row
 
 TALLY_AT: Final = 2**63 - 1  # sorts after every expiry
@@ -30,8 +29,6 @@ TALLY_KEY: Final[Key] = (TALLY_AT, "")
 STATE: Final = "state"
 FORM: Final = 1
 _HEAD: Final = struct.Struct(">BHqIB")
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # a queue's name fits in, with words around it
-NAME_RULE: Final = "1 to 200 of a-z, A-Z, 0-9, '_', '-', '.' and ':', beginning with a letter or digit"
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
@@ -63,12 +60,6 @@ class DamagedShard(StoreError):
     def __init__(self, says: str, expires_us: int = 0) -> None:
         super().__init__(says)
         self.expires_us = expires_us
-
-
-def check_name(name: object) -> str:
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise Invalid(f"{name!r:.120} is not the name of a counter: use {NAME_RULE}")
-    return name
 
 
 def pack(state: State, through_us: int = 0) -> bytes:

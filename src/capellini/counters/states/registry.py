@@ -54,8 +54,8 @@ class Registry:
 
     def state(self, kind: str) -> type[State]:
         """Raises Invalid."""
-        found = self._states.get(kind)
+        found = self._states.get(kind) if isinstance(kind, str) else None
         if found is None:
-            why = self._broken.get(kind)
+            why = self._broken.get(kind) if isinstance(kind, str) else None
             raise Invalid(why or f"{kind!r} is no state of counters: there are {', '.join(self.kinds())}")
         return found
