@@ -211,6 +211,33 @@ def test_statistics_go_with_their_generation(end: str) -> None:
     in_world(test)
 
 
+async def test_a_flush_that_waits_for_another_writes_nothing_of_a_generation_that_is_over(tmp_path: Path) -> None:
+    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"))
+    statistics, counters = node._keeper.statistics, node._keeper.counters
+    begun, go_on, update = asyncio.Event(), asyncio.Event(), counters.update
+
+    async def slow(name: str, updates: Sequence[object], kind: str) -> None:
+        begun.set()
+        await go_on.wait()
+        await update(name, updates, kind)
+
+    await statistics._background.stop()
+    counters.update = slow  # type: ignore[method-assign, assignment]
+    statistics.put("jobs", 1, 5, 50)
+    first = statistics._begun(("jobs", 1))
+    async with asyncio.timeout(20):
+        await begun.wait()
+        statistics.put("jobs", 1, 5, 50)
+        second = statistics._begun(("jobs", 1))
+        await asyncio.sleep(0)  # it waits for its turn
+        go_on.set()
+        await asyncio.sleep(0)
+        await statistics.clear("jobs", 1)
+        await asyncio.gather(first, second)
+    assert not (await node.store.read(Slice(COUNTERS, (queue_counter("jobs", 1),)))).rows
+    await node.close()
+
+
 def test_a_store_that_takes_no_writes_can_still_be_read() -> None:
     async def test(world: World) -> None:
         node = Simulated(world.client("one"))

@@ -214,10 +214,10 @@ class QueueStatistics:
         since = self._queues.get(key)
         if since is None:
             return True
-        if key in self._cleared:
-            del self._queues[key]
-            return True
         async with since.turn:
+            if key in self._cleared:  # also while another flush had the turn
+                self._queues.pop(key, None)
+                return True
             activity = since.taken()
             if activity is None:
                 return True
