@@ -349,6 +349,26 @@ def test_what_may_have_been_written_is_unknown() -> None:
     in_world(test)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), asyncio.CancelledError()], ids=["bug", "cancelled"])
+def test_a_write_that_ends_in_no_error_of_the_store_may_have_been_done(error: BaseException) -> None:
+    async def test(world: World) -> None:
+        client = world.client("a")
+        counters, write = counters_of(client), client.store.write
+        asyncio.get_running_loop().call_exception_handler = lambda context: None  # type: ignore[method-assign]
+
+        async def odd(batch: Any) -> None:
+            await write(batch)
+            raise error
+
+        client.store.write = odd  # type: ignore[method-assign]
+        with pytest.raises(Unknown):
+            await counters.add("n")
+        client.store.write = write  # type: ignore[method-assign]
+        assert (await counters.read("n")).value == 1
+
+    in_world(test)
+
+
 def test_a_mutator_that_wakes_after_days_confirms_nothing() -> None:
     async def test(world: World) -> None:
         a, b = world.client("a"), world.client("b")

@@ -115,6 +115,11 @@ class Committer:
                 self._guards["write_repeated"] += 1
                 if clock.elapsed_s() + pause_s > give_up_s:
                     raise
+            except CapelliniError:  # refused before it was sent
+                raise
+            except BaseException:  # cancelled on its way, or nobody knows where it failed
+                mutator.lost = True
+                raise
             else:
                 if not may_confirm(fleet.left_us(mutator)):
                     self._guards["confirmation_after_expiry_refused"] += 1
