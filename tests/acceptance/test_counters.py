@@ -249,3 +249,12 @@ def test_a_value_that_is_no_utf_8_is_refused_in_a_sentence(tmp_path: Path) -> No
     at = f"rocks:{tmp_path / 'store'}"
     result = CliRunner().invoke(capellini, ["counter", "add", "names", "ok", "\udcff", "--kind", "set", "--at", at])
     assert result.exit_code == 2 and "Error" in result.output, result.output
+
+
+def test_collecting_several_counters_goes_on_after_a_bad_name(tmp_path: Path) -> None:
+    at = ["--at", f"rocks:{tmp_path / 'store'}"]
+    assert CliRunner().invoke(capellini, ["counter", "add", "visits", *at]).exit_code == 0
+    result = CliRunner().invoke(capellini, ["counter", "gc", "none", "a b", "visits", *at])
+    assert result.exit_code == 1 and "visits\t0 shards" in result.output
+    assert "none: there is no counter" in result.output and "a b: " in result.output
+    assert CliRunner().invoke(capellini, ["counter", "gc", "a b", *at]).exit_code == 2
