@@ -238,6 +238,26 @@ async def test_a_flush_that_waits_for_another_writes_nothing_of_a_generation_tha
     await node.close()
 
 
+def test_deliveries_that_others_ack_are_not_remembered_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MOST_HELD", 10)
+    monkeypatch.setattr(counting, "MOST_HELD_IN_ALL", 50)
+
+    async def test(world: World) -> None:
+        node = Simulated(world.client("one"))
+        statistics = node.keeper.statistics
+        for queue in range(20):
+            await node.broker.create(f"jobs-{queue:02}")
+            for _ in range(12):
+                await node.broker.put(f"jobs-{queue:02}", [NewMessage(b"x")])
+                await node.broker.get(f"jobs-{queue:02}")  # acked elsewhere, or never
+        await statistics.flush()
+        held = {name: len(since.held) for (name, _), since in statistics._queues.items()}
+        assert sum(held.values()) <= 50
+        assert held["jobs-19"] == 10  # the last used have theirs
+
+    in_world(test)
+
+
 def test_a_store_that_takes_no_writes_can_still_be_read() -> None:
     async def test(world: World) -> None:
         node = Simulated(world.client("one"))
