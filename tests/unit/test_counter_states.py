@@ -284,7 +284,7 @@ def test_a_state_of_ones_own_is_found_by_entry_point(tmp_path: Any, monkeypatch:
     assert registry.state("own").kind == "own"
     with pytest.raises(Invalid, match="Missing"):
         registry.state("broken")
-    with pytest.raises(Invalid, match=r"there are .*sum"):
+    with pytest.raises(Invalid, match=r"there are .*sum.*; own_states:Missing cannot be used"):
         registry.state("nothing")
 
 

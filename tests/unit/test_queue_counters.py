@@ -27,7 +27,7 @@ from capellini.node.counting import CounterKeeper
 from capellini.node.maintenance import Maintenance
 from capellini.node.node import Node
 from capellini.node.settings import Settings
-from capellini.node.statistics import CountedEvents
+from capellini.node.statistics import CountedEvents, Since
 from capellini.store.interface import Batch, Slice
 from capellini.store.schema import COUNTER_NAMES, COUNTERS
 from capellini.store.simulation.client import SimulatedClient
@@ -256,6 +256,18 @@ def test_deliveries_that_others_ack_are_not_remembered_without_end(monkeypatch: 
         assert held["jobs-19"] == 10  # the last used have theirs
 
     in_world(test)
+
+
+def test_producers_that_cannot_be_written_are_not_gathered_without_end() -> None:
+    since = Since()
+    for turn in range(5):
+        since.sums["puts"] += 1
+        since.producers.update(f"{turn}-{at}" for at in range(counting.MOST_PRODUCERS - len(since.producers)))
+        activity = since.taken()
+        assert activity is not None
+        since.producers.update(f"new-{turn}-{at}" for at in range(counting.MOST_PRODUCERS))
+        since.give_back(activity)
+        assert len(since.producers) == counting.MOST_PRODUCERS
 
 
 def test_a_store_that_takes_no_writes_can_still_be_read() -> None:

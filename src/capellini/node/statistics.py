@@ -79,7 +79,7 @@ class Since:
     def give_back(self, activity: Activity) -> None:
         for name, count in activity.sums.items():
             self.sums[name] += count
-        self.producers.update(activity.producers)
+        self.producers.update(activity.producers[: max(0, MOST_PRODUCERS - len(self.producers))])
         self.delivered_s = [*activity.delivered_after_s, *self.delivered_s][:SAMPLES]
         self.acked_s = [*activity.acked_after_s, *self.acked_s][:SAMPLES]
 

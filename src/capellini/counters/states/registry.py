@@ -57,5 +57,6 @@ class Registry:
         found = self._states.get(kind) if isinstance(kind, str) else None
         if found is None:
             why = self._broken.get(kind) if isinstance(kind, str) else None
-            raise Invalid(why or f"{kind!r} is no state of counters: there are {', '.join(self.kinds())}")
+            there = "; ".join([", ".join(self.kinds()), *self._broken.values()])  # a kind may have another name there
+            raise Invalid(why or f"{kind!r:.120} is no state of counters: there are {there}")
         return found
