@@ -104,6 +104,24 @@ def test_first_updates_of_many_counters_share_rounds() -> None:
     in_world(test)
 
 
+def test_a_store_that_is_away_is_asked_for_new_names_once_a_shelf() -> None:
+    async def test(world: World) -> None:
+        client, asked = world.client("a"), []
+        counters = counters_of(client)
+
+        async def away(cas: Any) -> Any:
+            asked.append(cas.partition)
+            raise Unavailable("away")
+
+        client.store.compare_and_set = away  # type: ignore[method-assign]
+        began_s, wanted = client.clock.elapsed_s(), [Update(f"n{at}") for at in range(5_000)]
+        results = await counters.update_many(wanted)
+        assert [one.error for one in results if isinstance(one, Problem)] == ["unavailable"] * len(wanted)
+        assert len(asked) == names.SHELVES and client.clock.elapsed_s() - began_s < 1
+
+    in_world(test)
+
+
 def test_of_many_new_names_those_whose_answer_is_lost_are_mine() -> None:
     async def test(world: World) -> None:
         client = world.client("a")

@@ -80,8 +80,9 @@ class Names:
                 some = {name: wanted[name] for name in names[at : at + FIXED_AT_ONCE]}
                 try:
                     await self._fixed(shelf, some)
-                except CapelliniError as error:
-                    failed.update(dict.fromkeys(some, error))
+                except CapelliniError as error:  # a store that is away is not asked for each hundred anew
+                    failed.update(dict.fromkeys(names[at:], error))
+                    return
 
         await asyncio.gather(*(fix_shelf(shelf, names) for shelf, names in shelves.items()))
         return failed
