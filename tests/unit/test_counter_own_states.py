@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from capellini.counters.states.interface import Stamp, State
 from capellini.counters.states.registry import Registry
 from capellini.counters.states.total import Sum
 from capellini.model.counters import Counted, Update
-from capellini.model.errors import Invalid
+from capellini.model.errors import Invalid, Unavailable
 from capellini.model.service import Problem
 from capellini.store.simulation.world import World
 
@@ -83,6 +84,59 @@ def test_an_update_that_its_state_fails_at_is_refused_and_the_others_count(monke
         assert [(await counters.read(name)).value for name in ("n", "odd", "m")] == [5, 1, 2]
 
     in_world(test)
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["written", "refused"])
+def test_a_call_that_its_state_fails_in_counts_not_even_in_part(refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def apply(self: Odd, checked: int) -> None:
+        if checked == 13:
+            raise KeyError("what nobody expected")
+        self.total += checked
+
+    monkeypatch.setattr(Odd, "apply", apply)
+
+    async def test(world: World) -> None:
+        client = world.client("a")
+        counters, write, under_way, go_on = (
+            counters_of(client, registry=REGISTRY),
+            client.store.write,
+            [],
+            asyncio.Event(),
+        )
+
+        async def slow(batch: Any) -> None:
+            under_way.append(batch)
+            await go_on.wait()
+            if refused and len(under_way) == 1:
+                raise Unavailable("no")
+            await write(batch)
+
+        await counters.update("odd", [1], "odd")
+        client.store.write = slow  # type: ignore[method-assign]
+        other = asyncio.ensure_future(counters.update("odd", [2], "odd"))
+        while not under_way:
+            await asyncio.sleep(0)
+        with pytest.raises(Invalid, match="what nobody expected"):
+            await counters.update("odd", [100, 13, 100], "odd")
+        results = await asyncio.gather(
+            counters.update_many([Update("odd", 200, "odd"), Update("odd", 13, "odd"), Update("n", 5)]),
+            _set_soon(go_on),
+        )
+        assert [isinstance(one, Counted) for one in results[0]] == [False, False, True]
+        if refused:
+            with pytest.raises(Unavailable):
+                await other
+        else:
+            await other
+        await counters.update("odd", [4], "odd")
+        assert (await counters.read("odd")).value == (5 if refused else 7)
+        assert (await counters.read("n")).value == 5
+
+    in_world(test)
+
+
+async def _set_soon(event: asyncio.Event) -> None:
+    event.set()
 
 
 class Lacking(State):

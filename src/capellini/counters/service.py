@@ -131,10 +131,9 @@ class Counters(CounterService):
                     raise failed[name]
                 if known.get(name) != kind:
                     await self._names.fix(name, kind)
+                waiting += self._take(name, self.registry.state(kind), updates, places)
             except CapelliniError as error:
                 self._refuse(places, error, results)
-                continue
-            waiting += self._take(name, self.registry.state(kind), updates, places)
         for confirmed, places in waiting:
             try:
                 await confirmed
@@ -243,8 +242,13 @@ class Counters(CounterService):
         for at in range(0, len(updates), PIECE):
             mutator = self._mutator(name, state)
             piece = updates[at : at + PIECE]
-            for one in piece:
-                mutator.state.apply(state.check(one, self._fleet.stamp(mutator)))
+            try:
+                for one in piece:
+                    mutator.state.apply(state.check(one, self._fleet.stamp(mutator)))
+            except Exception as error:  # a state of somebody's own: it may have half of them
+                self._committer.spoiled(mutator)
+                says = f"the state {state.kind} of counter {name} failed at an update: {error!r}"
+                raise (Unknown if found else Invalid)(says) from error
             self._took(mutator, len(piece))
             found.append(self._committer.confirmed(mutator))
         return found
