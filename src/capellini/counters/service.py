@@ -238,7 +238,7 @@ class Counters(CounterService):
 
     def _applied(self, name: str, state: type[State], updates: Sequence[object]) -> list[asyncio.Future[None]]:
         """Taken, a piece at a time: where they are large, a new mutator goes on. Confirmed when each piece is."""
-        found = []
+        found: list[asyncio.Future[None]] = []
         for at in range(0, len(updates), PIECE):
             mutator = self._mutator(name, state)
             piece = updates[at : at + PIECE]
