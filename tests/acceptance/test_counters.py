@@ -201,3 +201,60 @@ async def test_a_total_beyond_64_bits_is_read_like_any_other(node: str) -> None:
         await client.counters.add("small", 1)
         found = await client.counters.read_many(["small", "huge"])
         assert [one.value for one in found if not isinstance(one, Problem)] == [1, 3 * (2**63 - 1)]
+
+
+@pytest.mark.parametrize("through", ["http", "folder"])
+async def test_what_is_no_series_of_updates_is_refused_and_counts_nothing(
+    node: str, tmp_path: Path, through: str
+) -> None:
+    wrong: list[Any] = ["ann", b"ann", {"item": "ann", "weight": 5}, 5, None]
+    async with connect_async(node if through == "http" else f"rocks:{tmp_path / 'other'}") as client:
+        for updates in wrong:
+            with pytest.raises(Invalid, match="in a list"):
+                await client.counters.update("people", updates, "frequent")
+        await client.counters.update("people", [], "frequent")
+        with pytest.raises(NotFound):
+            await client.counters.read("people")
+        each: Any = (one for one in ("ann", "bob"))
+        await client.counters.update("people", each, "set")
+        await client.counters.update("people", {"cid"}, "set")  # type: ignore[arg-type]
+        assert (await client.counters.read("people")).value == ["ann", "bob", "cid"]
+
+
+@pytest.mark.parametrize("through", ["http", "folder"])
+async def test_bad_names_and_kinds_are_refused_alike_wherever_counters_are(
+    node: str, tmp_path: Path, through: str
+) -> None:
+    async with connect_async(node if through == "http" else f"rocks:{tmp_path / 'other'}") as client:
+        counters = client.counters
+        bad: list[Any] = ["", "a b", "x" * 201, "\ud800", None, 5, b"x"]
+        for name in bad:
+            for call in (counters.add(name), counters.update(name, []), counters.read(name), counters.collect(name)):
+                with pytest.raises(Invalid):
+                    await call
+        for wrong in ({"prefix": None}, {"after": "\ud800"}, {"limit": "5"}, {"limit": 0}, {"limit": True}):
+            with pytest.raises(Invalid):
+                await counters.listed(**wrong)
+        kind: Any = ["sum"]
+        with pytest.raises(Invalid):
+            await counters.update("n", [1], kind)
+        results = await counters.update_many([Update("n", 1), Update("n", 1, kind), Update(kind, 1)])
+        assert [isinstance(one, Counted) for one in results] == [True, False, False]
+        found = await counters.read_many(["n", "", "x" * 201, "a b", "none"])
+        errors = [one.error if isinstance(one, Problem) else one.value for one in found]
+        assert errors == [1, "invalid", "invalid", "invalid", "not_found"]
+
+
+def test_a_value_that_is_no_utf_8_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    at = f"rocks:{tmp_path / 'store'}"
+    result = CliRunner().invoke(capellini, ["counter", "add", "names", "ok", "\udcff", "--kind", "set", "--at", at])
+    assert result.exit_code == 2 and "Error" in result.output, result.output
+
+
+def test_collecting_several_counters_goes_on_after_a_bad_name(tmp_path: Path) -> None:
+    at = ["--at", f"rocks:{tmp_path / 'store'}"]
+    assert CliRunner().invoke(capellini, ["counter", "add", "visits", *at]).exit_code == 0
+    result = CliRunner().invoke(capellini, ["counter", "gc", "none", "a b", "visits", *at])
+    assert result.exit_code == 1 and "visits\t0 shards" in result.output
+    assert "none: there is no counter" in result.output and "a b: " in result.output
+    assert CliRunner().invoke(capellini, ["counter", "gc", "a b", *at]).exit_code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -203,6 +204,39 @@ def test_a_removed_element_can_be_added_again() -> None:
     assert one.value() == ["x"]
 
 
+# ---- how large they are
+
+
+def large(kind: str, at: int) -> Any:
+    words = f"{at:06}".ljust(250, "é")
+    if kind == "add_remove_set":
+        return {"add": words}
+    return words if kind in ("set", "hll", "theta", "frequent", "last") else at
+
+
+@pytest.mark.parametrize("state", [state for state in OURS if state.kind != "queue"], ids=lambda state: state.kind)
+def test_a_state_says_how_many_bytes_it_makes(state: type[State]) -> None:
+    for many in (1, 50, 1_000):
+        found = made(state, [large(state.kind, at) for at in range(many)], "m")
+        assert found.weight() >= 0.9 * len(found.encode())
+
+
+@pytest.mark.parametrize("update", [lambda at: 10**12 + at, lambda at: f"user-{at:06}", lambda at: "é" * 200 + str(at)])
+@pytest.mark.parametrize("kind", ["set", "add_remove_set"])
+def test_a_set_says_how_much_memory_it_takes(kind: str, update: Any) -> None:
+    state = Registry().state(kind)
+    for many in (500, 3_000, 10_000):
+        tracemalloc.start()
+        try:
+            updates = [update(at) for at in range(many)]
+            found = made(state, [{"add": one} for one in updates] if kind == "add_remove_set" else updates, "m")
+            del updates
+            taken = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert 0.6 * taken < found.memory() < 2 * taken
+
+
 # ---- the registry
 
 
@@ -250,7 +284,7 @@ def test_a_state_of_ones_own_is_found_by_entry_point(tmp_path: Any, monkeypatch:
     assert registry.state("own").kind == "own"
     with pytest.raises(Invalid, match="Missing"):
         registry.state("broken")
-    with pytest.raises(Invalid, match=r"there are .*sum"):
+    with pytest.raises(Invalid, match=r"there are .*sum.*; own_states:Missing cannot be used"):
         registry.state("nothing")
 
 

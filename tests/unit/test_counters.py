@@ -18,7 +18,6 @@ from capellini.counters.shards import (
     STATE,
     Shard,
     Tally,
-    check_name,
     pack,
     unpack,
 )
@@ -26,7 +25,7 @@ from capellini.counters.states.interface import Damaged
 from capellini.counters.states.total import Sum
 from capellini.counters.times import Times, check_times
 from capellini.model.clock import RealClock
-from capellini.model.counters import Counted, Update
+from capellini.model.counters import Counted, Update, check_name
 from capellini.model.errors import Conflict, Invalid, NotFound, Unavailable, Unknown
 from capellini.model.service import Problem
 from capellini.store.opening import open_store
@@ -346,6 +345,26 @@ def test_what_may_have_been_written_is_unknown() -> None:
         world.calm()
         await client.clock.sleep(5.0)
         assert (await counters.read("n")).value in (1, 3)
+
+    in_world(test)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), asyncio.CancelledError()], ids=["bug", "cancelled"])
+def test_a_write_that_ends_in_no_error_of_the_store_may_have_been_done(error: BaseException) -> None:
+    async def test(world: World) -> None:
+        client = world.client("a")
+        counters, write = counters_of(client), client.store.write
+        asyncio.get_running_loop().call_exception_handler = lambda context: None  # type: ignore[method-assign]
+
+        async def odd(batch: Any) -> None:
+            await write(batch)
+            raise error
+
+        client.store.write = odd  # type: ignore[method-assign]
+        with pytest.raises(Unknown):
+            await counters.add("n")
+        client.store.write = write  # type: ignore[method-assign]
+        assert (await counters.read("n")).value == 1
 
     in_world(test)
 

@@ -27,7 +27,7 @@ from capellini.node.counting import CounterKeeper
 from capellini.node.maintenance import Maintenance
 from capellini.node.node import Node
 from capellini.node.settings import Settings
-from capellini.node.statistics import CountedEvents
+from capellini.node.statistics import CountedEvents, Since
 from capellini.store.interface import Batch, Slice
 from capellini.store.schema import COUNTER_NAMES, COUNTERS
 from capellini.store.simulation.client import SimulatedClient
@@ -209,6 +209,65 @@ def test_statistics_go_with_their_generation(end: str) -> None:
         await node.maintenance.stop()
 
     in_world(test)
+
+
+async def test_a_flush_that_waits_for_another_writes_nothing_of_a_generation_that_is_over(tmp_path: Path) -> None:
+    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"))
+    statistics, counters = node._keeper.statistics, node._keeper.counters
+    begun, go_on, update = asyncio.Event(), asyncio.Event(), counters.update
+
+    async def slow(name: str, updates: Sequence[object], kind: str) -> None:
+        begun.set()
+        await go_on.wait()
+        await update(name, updates, kind)
+
+    await statistics._background.stop()
+    counters.update = slow  # type: ignore[method-assign, assignment]
+    statistics.put("jobs", 1, 5, 50)
+    first = statistics._begun(("jobs", 1))
+    async with asyncio.timeout(20):
+        await begun.wait()
+        statistics.put("jobs", 1, 5, 50)
+        second = statistics._begun(("jobs", 1))
+        await asyncio.sleep(0)  # it waits for its turn
+        go_on.set()
+        await asyncio.sleep(0)
+        await statistics.clear("jobs", 1)
+        await asyncio.gather(first, second)
+    assert not (await node.store.read(Slice(COUNTERS, (queue_counter("jobs", 1),)))).rows
+    await node.close()
+
+
+def test_deliveries_that_others_ack_are_not_remembered_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MOST_HELD", 10)
+    monkeypatch.setattr(counting, "MOST_HELD_IN_ALL", 50)
+
+    async def test(world: World) -> None:
+        node = Simulated(world.client("one"))
+        statistics = node.keeper.statistics
+        for queue in range(20):
+            await node.broker.create(f"jobs-{queue:02}")
+            for _ in range(12):
+                await node.broker.put(f"jobs-{queue:02}", [NewMessage(b"x")])
+                await node.broker.get(f"jobs-{queue:02}")  # acked elsewhere, or never
+        await statistics.flush()
+        held = {name: len(since.held) for (name, _), since in statistics._queues.items()}
+        assert sum(held.values()) <= 50
+        assert held["jobs-19"] == 10  # the last used have theirs
+
+    in_world(test)
+
+
+def test_producers_that_cannot_be_written_are_not_gathered_without_end() -> None:
+    since = Since()
+    for turn in range(5):
+        since.sums["puts"] += 1
+        since.producers.update(f"{turn}-{at}" for at in range(counting.MOST_PRODUCERS - len(since.producers)))
+        activity = since.taken()
+        assert activity is not None
+        since.producers.update(f"new-{turn}-{at}" for at in range(counting.MOST_PRODUCERS))
+        since.give_back(activity)
+        assert len(since.producers) == counting.MOST_PRODUCERS
 
 
 def test_a_store_that_takes_no_writes_can_still_be_read() -> None:

@@ -24,7 +24,7 @@ from capellini.api.problems import problem, response_of
 from capellini.api.router import Kind, Route, Router
 from capellini.api.routes import ROUTES
 from capellini.api.wire import Form, Nothing, UnsupportedMedia, is_raw, packed
-from capellini.counters.shards import check_name as check_counter
+from capellini.model.counters import check_name as check_counter
 from capellini.model.errors import CapelliniError
 from capellini.model.log import check_group, check_place
 from capellini.model.producers import PRODUCER

@@ -41,7 +41,7 @@ class OneUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    counters: Annotated[list[NameText], Meta(max_length=MOST_AT_ONCE)]
+    counters: Annotated[list[str], Meta(max_length=MOST_AT_ONCE)]  # a bad name is one result of the answer
     sketch: bool = False
 
 

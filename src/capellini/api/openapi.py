@@ -11,8 +11,8 @@ from capellini import __version__
 from capellini.api import wire
 from capellini.api.router import Kind, Route
 from capellini.api.routes import Listed, Results, Text
-from capellini.counters.shards import NAME as COUNTER_NAME
 from capellini.model import options
+from capellini.model.counters import NAME as COUNTER_NAME
 from capellini.model.log import AT
 from capellini.model.service import Problem
 from capellini.model.timed import MAX_SHARDS

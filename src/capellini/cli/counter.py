@@ -14,6 +14,7 @@ import msgspec
 from capellini.cli.speaking import errors_said, progressing, say_json, talking, talks
 from capellini.client.counting import WaitingCounters
 from capellini.model.counters import QUEUES, SUM, Collected, Reading
+from capellini.model.errors import Invalid, NotFound
 from capellini.model.service import Problem
 
 NEGATIVE: Final = re.compile(r"-\d[\d.eE+-]*")
@@ -29,7 +30,7 @@ def _value(text: str) -> Any:
     """JSON where it is JSON, else the text itself: 5, 1.5, {"add": "x"}, ann."""
     try:
         return msgspec.json.decode(text.encode())
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError):  # what is no UTF-8 is refused like any other bad text
         return text
 
 
@@ -117,13 +118,22 @@ def list_all(at: str, as_json: bool, prefix: str, queues: bool, after: str, coun
 @click.argument("names", nargs=-1, required=True)
 def gc(at: str, as_json: bool, names: tuple[str, ...]) -> None:
     """Merge expired shards of counters NAMES into their tallies. Happens by itself, too."""
-    done: list[Collected] = []
+    done: list[Collected | Problem] = []
     with _counters(at) as counters, progressing("merging shards", len(names)) as advance:
         for name in names:
-            done.append(counters.collect(name))
+            try:
+                done.append(counters.collect(name))
+            except (Invalid, NotFound) as error:  # of this one: the others are collected
+                if len(names) == 1:
+                    raise
+                done.append(Problem.of(error))
             advance(1)
     if as_json:
         say_json([msgspec.to_builtins(each) for each in done])
-        return
-    for each in done:
-        click.echo(f"{each.name}\t{each.shards} shards{f', deferred: {each.deferred}' if each.deferred else ''}")
+    for name, each in zip(names, done, strict=True):
+        if isinstance(each, Problem):
+            click.echo(f"{name}: {each.says}", err=True)
+        elif not as_json:
+            click.echo(f"{name}\t{each.shards} shards{f', deferred: {each.deferred}' if each.deferred else ''}")
+    if any(isinstance(each, Problem) for each in done):
+        raise click.exceptions.Exit(1)

@@ -12,7 +12,18 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from capellini.client.relay import Relay
-from capellini.model.counters import SUM, Collected, Counted, CounterService, Named, Reading, Update
+from capellini.model.counters import (
+    SUM,
+    Collected,
+    Counted,
+    CounterService,
+    Named,
+    Reading,
+    Update,
+    check_listing,
+    check_name,
+    updates_in,
+)
 from capellini.model.errors import Unavailable
 from capellini.model.service import Problem, Service
 
@@ -46,8 +57,9 @@ class RemoteCounters(CounterService):
         self._read = read
 
     async def update(self, name: str, updates: Sequence[object], kind: str = SUM) -> None:
-        if updates:
-            content = {"values": list(updates), "kind": kind}
+        check_name(name)
+        if values := updates_in(updates):
+            content = {"values": values, "kind": kind}
             await self._node._ask("POST", f"/v1/counters/{quote(name, safe='')}", content)
 
     async def update_many(self, updates: Sequence[Update]) -> list[Counted | Problem]:
@@ -61,6 +73,7 @@ class RemoteCounters(CounterService):
         return [msgspec.convert(one, Problem) if "error" in one else msgspec.convert(one, Reading) for one in results]
 
     async def listed(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[Named]:
+        check_listing(prefix, after, limit)
         query = urlencode({"prefix": prefix, "after": after, "limit": limit})
         found: list[Named] = self._read(await self._node._ask("GET", f"/v1/counters?{query}"), _Named).counters
         return found
@@ -71,7 +84,7 @@ class RemoteCounters(CounterService):
         return found
 
     async def collect(self, name: str) -> Collected:
-        response = await self._node._ask("POST", f"/v1/counters/{quote(name, safe='')}/gc")
+        response = await self._node._ask("POST", f"/v1/counters/{quote(check_name(name), safe='')}/gc")
         found: Collected = self._read(response, Collected)
         return found
 

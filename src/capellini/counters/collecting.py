@@ -30,9 +30,10 @@ from capellini.counters.shards import (
     TALLY_KEY,
     DamagedShard,
     Tally,
+    failing,
+    merge_shard,
     pack,
     shard_of,
-    shard_state,
     tally_state,
 )
 from capellini.counters.states.interface import State
@@ -144,7 +145,7 @@ async def _gather(store: Store, name: str, state: type[State], tally: Tally, end
         )
         for row in page.rows:
             shard = shard_of(row)
-            gathered.state.merge(shard_state(shard, state, name))
+            merge_shard(gathered.state, shard, state, name)
             gathered.highest_us = shard.expires_us
             gathered.shards += 1
         if not page.more:
@@ -158,7 +159,8 @@ async def _take(
 ) -> Collected:
     through_us = through_of(gathered.highest_us)
     assert through_us < TALLY_AT
-    cell = pack(gathered.state, through_us)
+    with failing(type(gathered.state), name):
+        cell = pack(gathered.state, through_us)
     if len(cell) > MOST_TALLY_BYTES:
         return Collected(name, 0, 0.0, starts, f"its tally would take {len(cell)} bytes")
     batch = batch_of(name, cell, through_us)

@@ -74,6 +74,13 @@ class Committer:
             self._busy.add(mutator)
             mutator.task = asyncio.get_running_loop().create_task(self._run(mutator))
 
+    def spoiled(self, mutator: Mutator) -> None:
+        """Its state may hold half a call: nothing more is written of it, and who waits for more is told."""
+        mutator.dead = True
+        self._fleet.remove(mutator.name, only=mutator)
+        if mutator.task is None:
+            self._answer(mutator)
+
     def unconfirmed(self) -> list[Mutator]:
         return [*(one for one in self._fleet if one.dirty and one not in self._busy), *self._busy]
 
@@ -100,6 +107,8 @@ class Committer:
         give_up_s = clock.elapsed_s() + PATIENCE_S
         pause_s = PAUSE_S
         while True:
+            if mutator.dead:
+                raise Unavailable(f"a mutator of counter {mutator.name} was given up before its updates were written")
             taken = mutator.applied
             stamp_us = next_stamp(mutator.stamp_us, fleet.now_us(), mutator.expires_us)
             if stamp_us is None or not may_confirm(fleet.left_us(mutator)):
@@ -115,6 +124,11 @@ class Committer:
                 self._guards["write_repeated"] += 1
                 if clock.elapsed_s() + pause_s > give_up_s:
                     raise
+            except CapelliniError:  # refused before it was sent
+                raise
+            except BaseException:  # cancelled on its way, or nobody knows where it failed
+                mutator.lost = True
+                raise
             else:
                 if not may_confirm(fleet.left_us(mutator)):
                     self._guards["confirmation_after_expiry_refused"] += 1

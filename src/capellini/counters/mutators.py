@@ -28,7 +28,7 @@ ROLL_BYTES: Final = 262_144  # a larger state is not written again and again: a 
 class Mutator:
     __slots__ = (
         "adders", "applied", "born_elapsed_s", "dead", "expires_us", "gathered", "id", "kind", "loose", "lost", "name",
-        "size", "stamp_us", "state", "task", "waiting", "written",
+        "size", "stamp_us", "state", "task", "waiting", "weight", "written",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: type[State], id: str, now_us: int, elapsed_s: float, times: Times) -> None:
@@ -46,7 +46,8 @@ class Mutator:
         self.lost = False  # a write since the last confirmed one may have been done
         self.dead = False
         self.gathered = 0  # callers that the last write had
-        self.size = 0  # as the fleet counts it
+        self.size = 0  # in memory, as the fleet counts it
+        self.weight = 0  # of its state, as stored
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.task: asyncio.Task[None] | None = None
 
@@ -116,7 +117,7 @@ class Fleet:
     def find(self, name: str) -> Mutator | None:
         """The one that takes updates of this counter now. One that refuses is not it."""
         found = self._taking.get(name)
-        if found is None or found.dead or found.size > ROLL_BYTES + OVERHEAD_BYTES:
+        if found is None or found.dead or found.weight > ROLL_BYTES:
             return None
         return found if takes_updates(self.left_us(found), self._times) else None
 
@@ -143,7 +144,8 @@ class Fleet:
         """It has taken updates: it is the most recent one, and may have grown."""
         if self._taking.get(mutator.name) is mutator:
             self._taking.move_to_end(mutator.name)
-            size = OVERHEAD_BYTES + mutator.state.weight()
+            mutator.weight = mutator.state.weight()
+            size = OVERHEAD_BYTES + mutator.state.memory()
             self._bytes += size - mutator.size
             mutator.size = size
 
@@ -159,10 +161,14 @@ class Fleet:
         """While memory is short, the least recently used go, of those that have nothing unconfirmed. How many."""
         if not self.full:
             return 0
-        idle = (each for each in list(self._taking.values()) if not each.dirty and each.task is None)
-        gone = 0
-        while self._bytes > self._memory_bytes and (mutator := next(idle, None)) is not None:
+        idle, short = [], self._bytes - self._memory_bytes
+        for each in self._taking.values():  # no copy of all that there are: this may come with every update
+            if short <= 0:
+                break
+            if not each.dirty and each.task is None:
+                idle.append(each)
+                short -= each.size
+        for mutator in idle:
             self.remove(mutator.name)
             mutator.dead = True
-            gone += 1
-        return gone
+        return len(idle)

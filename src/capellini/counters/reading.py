@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from capellini.counters.shards import TALLY_AT, Shard, Tally, shard_of, shard_state, tally_of, tally_state
+from capellini.counters.shards import TALLY_AT, Shard, Tally, merge_shard, shard_of, tally_of, tally_state
 from capellini.counters.states.interface import State
 from capellini.store.interface import Key, Level, Row, Slice, Store
 from capellini.store.schema import COUNTERS
@@ -53,7 +53,7 @@ def merged(seen: Seen, state: type[State], name: str) -> State:
     """Raises DamagedShard, naming it."""
     total = tally_state(seen.tally, state, name)
     for shard in seen.shards:
-        total.merge(shard_state(shard, state, name))
+        merge_shard(total, shard, state, name)
     return total
 
 

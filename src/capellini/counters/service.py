@@ -20,10 +20,10 @@ import msgspec
 from capellini.counters import collecting, reading
 from capellini.counters.committing import Committer
 from capellini.counters.mutators import Fleet, Mutator
-from capellini.counters.names import Names, of_queue
-from capellini.counters.shards import check_name
+from capellini.counters.names import Names, keep, of_queue
+from capellini.counters.shards import failing
 from capellini.counters.states.distinct import Theta
-from capellini.counters.states.interface import LEAST_INT, MOST_INT, Stamp, State, whole_number
+from capellini.counters.states.interface import LEAST_INT, MOST_INT, Stamp, State, shown, whole_number
 from capellini.counters.states.registry import Registry
 from capellini.counters.states.total import Sum
 from capellini.counters.times import Times, check_times
@@ -38,6 +38,9 @@ from capellini.model.counters import (
     Named,
     Reading,
     Update,
+    check_listing,
+    check_name,
+    updates_in,
 )
 from capellini.model.errors import CapelliniError, Invalid, NotFound, StoreError, Unavailable, Unknown
 from capellini.model.service import Problem
@@ -47,6 +50,7 @@ from capellini.store.schema import COUNTERS
 MEMORY_BYTES: Final = 64 * 1024 * 1024  # of mutators; beyond it the least recently used go
 READS_AT_ONCE: Final = 32
 SWEEP_NAMES: Final = 200  # looked at in one sweep
+PIECE: Final = 1_000  # updates taken by one mutator in a row: with the largest texts, far below what a cell may have
 log: Final = logging.getLogger("capellini.counters")
 
 Listing = Callable[[str, str, int], Awaitable[list[Named]]]  # prefix, after, limit
@@ -93,75 +97,89 @@ class Counters(CounterService):
         """All of them or, when one is wrong, none. Durable when it returns. Raises Invalid, Conflict, Unavailable (they
         do not count) or Unknown (they may)."""
         self._check_open()
+        updates = updates_in(updates)
+        _check_count(updates)
         state = self.registry.state(kind)
         check_name(name)
         for one in updates:
-            state.check(one, _NO_STAMP)
-        await self._names.fix(name, kind)
+            _checked(state, one)
         if updates:
-            await self._committer.confirmed(self._apply(name, state, updates))
+            await self._names.fix(name, kind)
+            confirmed = self._applied(name, state, updates)
+            await (confirmed[0] if len(confirmed) == 1 else _all_of(confirmed))
             self._relieve()
 
     async def update_many(self, updates: Sequence[Update]) -> list[Counted | Problem]:
         """One result each, in order; bad ones do not keep good ones from counting. Durable when it returns."""
         self._check_open()
-        if len(updates) > MOST_AT_ONCE:
-            raise Invalid(f"at most {MOST_AT_ONCE} updates go in one call, not {len(updates)}")
+        _check_count(updates)
         results: list[Counted | Problem] = [_COUNTED] * len(updates)
         groups: dict[tuple[str, str], list[int]] = {}
         for at, one in enumerate(updates):
-            groups.setdefault((one.counter, one.kind), []).append(at)
-        waiting: list[tuple[asyncio.Future[None], list[int]]] = []
-        for (name, kind), places in groups.items():
             try:
-                taken = await self._take(name, kind, updates, places, results)
+                groups.setdefault((one.counter, one.kind), []).append(at)
+            except TypeError:
+                self._refuse([at], Invalid(f"an update names a counter and a kind, not {shown(one)}"), results)
+        good = self._good(updates, groups, results)
+        known = self._names.known
+        new = {name: kind for name, kind in reversed(good) if name not in known}  # of two kinds, the first
+        failed = await self._names.fix_new(new) if len(new) > 1 else {}
+        waiting: list[tuple[asyncio.Future[None], list[int]]] = []
+        for (name, kind), places in good.items():
+            try:
+                if name in failed and name not in known:
+                    raise failed[name]
+                if known.get(name) != kind:
+                    await self._names.fix(name, kind)
+                waiting += self._take(name, self.registry.state(kind), updates, places)
             except CapelliniError as error:
                 self._refuse(places, error, results)
-                continue
-            if taken is not None:
-                waiting.append(taken)
-        for confirmed, good in waiting:
+        for confirmed, places in waiting:
             try:
                 await confirmed
             except CapelliniError as error:
-                self._refuse(good, error, results)
+                self._refuse(places, error, results)
         self._relieve()
         return results
 
-    async def _take(
-        self, name: str, kind: str, updates: Sequence[Update], places: list[int], results: list[Counted | Problem]
-    ) -> tuple[asyncio.Future[None], list[int]] | None:
-        """Those of one counter; the future of their confirmation, and which they are."""
-        state = self.registry.state(kind)
-        good = []
-        if state is Sum:  # nearly always: without a call each
+    def _good(
+        self,
+        updates: Sequence[Update],
+        groups: dict[tuple[str, str], list[int]],
+        results: list[Counted | Problem],
+    ) -> dict[tuple[str, str], list[int]]:
+        """Those of each counter that are right in themselves; the others are refused."""
+        found = {}
+        for (name, kind), places in groups.items():
+            try:
+                state = self.registry.state(kind)
+                check_name(name)
+            except Invalid as error:
+                self._refuse(places, error, results)
+                continue
             for at in places:
                 value = updates[at].value
-                if type(value) is int and LEAST_INT <= value <= MOST_INT:
-                    good.append(at)
-                else:
-                    self._refuse_one(at, state, value, results)
-        else:
-            for at in places:
-                self._refuse_one(at, state, updates[at].value, results)
-                if results[at] is _COUNTED:
-                    good.append(at)
-        check_name(name)
-        if not good:
-            return None
-        if self._names.known.get(name) != kind:
-            await self._names.fix(name, kind)
-        if state is Sum:
-            mutator = self._mutator(name, state)
-            mutator.state.apply(sum([updates[at].value for at in good]))
-            self._took(mutator, len(good))
-        else:
-            mutator = self._apply(name, state, [updates[at].value for at in good])
-        return self._committer.confirmed(mutator), good
+                if state is not Sum or type(value) is not int or not LEAST_INT <= value <= MOST_INT:
+                    self._refuse_one(at, state, value, results)  # nearly always a sum: without a call each
+            if good := [at for at in places if results[at] is _COUNTED]:
+                found[name, kind] = good
+        return found
+
+    def _take(
+        self, name: str, state: type[State], updates: Sequence[Update], places: list[int]
+    ) -> list[tuple[asyncio.Future[None], list[int]]]:
+        """Those of one counter; the futures of their confirmations, and which they are."""
+        if state is not Sum:
+            confirmed = self._applied(name, state, [updates[at].value for at in places])
+            return [(each, places[at * PIECE : (at + 1) * PIECE]) for at, each in enumerate(confirmed)]
+        mutator = self._mutator(name, state)
+        mutator.state.apply(sum([updates[at].value for at in places]))
+        self._took(mutator, len(places))
+        return [(self._committer.confirmed(mutator), places)]
 
     def _refuse_one(self, at: int, state: type[State], value: object, results: list[Counted | Problem]) -> None:
         try:
-            state.check(value, _NO_STAMP)
+            _checked(state, value)
         except Invalid as error:
             self._refuse([at], error, results)
 
@@ -178,10 +196,12 @@ class Counters(CounterService):
         self._check_open()
         items = updates if isinstance(updates, list) else list(updates)
         totals = _totals(items)
-        known = self._names.known
-        for name in totals:
-            if known.get(name) != Sum.kind:
-                await self._names.fix(check_name(name), Sum.kind)
+        new = [name for name in totals if self._names.known.get(name) != Sum.kind]
+        if len(new) > 1:
+            for error in (await self._names.fix_new({check_name(name): Sum.kind for name in new})).values():
+                raise error
+        for name in new:
+            await self._names.fix(check_name(name), Sum.kind)
         task = _this_task()
         for name, total in totals.items():
             mutator = self._mutator(name, Sum)
@@ -216,12 +236,22 @@ class Counters(CounterService):
                 raise answer
         return sum(answer is None for answer in answers)
 
-    def _apply(self, name: str, state: type[State], updates: Sequence[object]) -> Mutator:
-        mutator = self._mutator(name, state)
-        for one in updates:
-            mutator.state.apply(state.check(one, self._fleet.stamp(mutator)))
-        self._took(mutator, len(updates))
-        return mutator
+    def _applied(self, name: str, state: type[State], updates: Sequence[object]) -> list[asyncio.Future[None]]:
+        """Taken, a piece at a time: where they are large, a new mutator goes on. Confirmed when each piece is."""
+        found: list[asyncio.Future[None]] = []
+        for at in range(0, len(updates), PIECE):
+            mutator = self._mutator(name, state)
+            piece = updates[at : at + PIECE]
+            try:
+                for one in piece:
+                    mutator.state.apply(state.check(one, self._fleet.stamp(mutator)))
+            except Exception as error:  # a state of somebody's own: it may have half of them
+                self._committer.spoiled(mutator)
+                says = f"the state {state.kind} of counter {name} failed at an update: {error!r}"
+                raise (Unknown if found else Invalid)(says) from error
+            self._took(mutator, len(piece))
+            found.append(self._committer.confirmed(mutator))
+        return found
 
     def _took(self, mutator: Mutator, count: int) -> None:
         mutator.applied += count
@@ -260,18 +290,24 @@ class Counters(CounterService):
         found = reading.expired(seen, self._cutoff_us())
         if found > 1:
             self._collect_later(name)
-        raw = total.sketch() if sketch else None
+        with failing(state, name):
+            raw, value = total.sketch() if sketch else None, total.value()
         shards = len(seen.shards)
-        return Reading(name, state.kind, total.value(), shards, found, seen.tally.through_us / 1e6, raw)
+        return Reading(name, state.kind, value, shards, found, seen.tally.through_us / 1e6, raw)
 
     async def _total(self, name: str) -> tuple[type[State], reading.Seen, State]:
         state = await self._state_of(name)
         seen = await reading.look(self._store, name, self._through_us.get(name, 0))
         self._figures.reads += 1
-        self._through_us[name] = max(seen.tally.through_us, self._through_us.get(name, 0))
+        self._saw(name, seen.tally.through_us)
         if seen.ignored:
             self.guards["collected_shard_ignored"] += 1
         return state, seen, reading.merged(seen, state, name)
+
+    def _saw(self, name: str, through_us: int) -> None:
+        """Kept where there is something to keep: whoever reads may make up names."""
+        if through_us > self._through_us.get(name, 0):
+            keep(self._through_us, name, through_us)
 
     async def _state_of(self, name: str) -> type[State]:
         kind = await self._names.kind_of(check_name(name))
@@ -314,6 +350,7 @@ class Counters(CounterService):
     async def listed(self, prefix: str = "", after: str = "", limit: int = 1_000) -> list[Named]:
         """By name; statistics of queues only if the prefix says so."""
         self._check_open()
+        check_listing(prefix, after, limit)
         if of_queue(prefix):
             return [] if self._queues is None else await self._queues(prefix, after, limit)
         return await self._names.listed(prefix, after, limit)
@@ -420,6 +457,32 @@ def _totals(items: list[tuple[str, int]]) -> dict[str, int]:
     except (TypeError, ValueError):
         raise Invalid("an update to add is a pair: the name of a counter, and a whole number") from None
     return totals
+
+
+def _check_count(updates: Sequence[object]) -> None:
+    if len(updates) > MOST_AT_ONCE:
+        raise Invalid(f"at most {MOST_AT_ONCE} updates go in one call, not {len(updates)}")
+
+
+def _checked(state: type[State], update: object) -> None:
+    """Raises Invalid, also for what a state of somebody's own did not expect."""
+    try:
+        state.check(update, _NO_STAMP)
+    except CapelliniError:
+        raise
+    except Exception as error:
+        raise Invalid(f"{shown(update)} is no update of {state.kind}: {error!r}") from error
+
+
+async def _all_of(confirmed: list[asyncio.Future[None]]) -> None:
+    """A call's updates went to several mutators: raises what is true of all of them together."""
+    answers = await asyncio.gather(*confirmed, return_exceptions=True)
+    errors = [answer for answer in answers if answer is not None]
+    for error in errors:
+        if not isinstance(error, Unavailable) or len(errors) == len(answers):
+            raise error
+    if errors:
+        raise Unknown(f"a part of the updates counts, and a part does not: {errors[0]}")
 
 
 def _this_task() -> asyncio.Task[Any]:

@@ -12,15 +12,16 @@ was collected meanwhile, the tally has; what it did show and the tally has too i
 
 from __future__ import annotations
 
-import re
+import contextlib
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from capellini.counters.states.interface import Damaged, State
-from capellini.model.errors import Invalid, StoreError
+from capellini.model.errors import CapelliniError, StoreError
 from capellini.store.interface import Key, Row
 
 TALLY_AT: Final = 2**63 - 1  # sorts after every expiry
@@ -28,8 +29,6 @@ TALLY_KEY: Final[Key] = (TALLY_AT, "")
 STATE: Final = "state"
 FORM: Final = 1
 _HEAD: Final = struct.Struct(">BHqIB")
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # a queue's name fits in, with words around it
-NAME_RULE: Final = "1 to 200 of a-z, A-Z, 0-9, '_', '-', '.' and ':', beginning with a letter or digit"
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
@@ -61,12 +60,6 @@ class DamagedShard(StoreError):
     def __init__(self, says: str, expires_us: int = 0) -> None:
         super().__init__(says)
         self.expires_us = expires_us
-
-
-def check_name(name: object) -> str:
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise Invalid(f"{name!r:.120} is not the name of a counter: use {NAME_RULE}")
-    return name
 
 
 def pack(state: State, through_us: int = 0) -> bytes:
@@ -106,11 +99,28 @@ def opened(cell: bytes, state: type[State], name: str, where: str, expires_us: i
         return state.decode(packed.data, packed.version)
     except ValueError as error:
         raise DamagedShard(f"{where} of counter {name} cannot be read: {error}", expires_us) from None
+    except Exception as error:  # a state of somebody's own, that does not do as the interface says
+        raise DamagedShard(f"{where} of counter {name} cannot be read: {error!r}", expires_us) from error
 
 
-def shard_state(shard: Shard, state: type[State], name: str) -> State:
+@contextlib.contextmanager
+def failing(state: type[State], name: str, expires_us: int = 0) -> Iterator[None]:
+    """A state of somebody's own may raise anything: that concerns its counter, and no other that is looked at in the
+    same call or sweep."""
+    try:
+        yield
+    except CapelliniError:
+        raise
+    except Exception as error:
+        raise DamagedShard(f"the state {state.kind} of counter {name} failed: {error!r}", expires_us) from error
+
+
+def merge_shard(total: State, shard: Shard, state: type[State], name: str) -> None:
+    """Raises DamagedShard, naming it."""
     where = f"the shard of mutator {shard.mutator} (expires_at {shard.expires_us})"
-    return opened(shard.packed, state, name, where, shard.expires_us)
+    found = opened(shard.packed, state, name, where, shard.expires_us)
+    with failing(state, name, shard.expires_us):
+        total.merge(found)
 
 
 def tally_state(tally: Tally, state: type[State], name: str) -> State:

@@ -6,12 +6,14 @@ bad ones. Errors that concern the whole call are raised.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from capellini.model.errors import Invalid
 from capellini.model.service import Problem
 
 SUM: Final = "sum"
@@ -19,6 +21,33 @@ MOST_AT_ONCE: Final = 10_000  # updates, or names to read, in one call
 MOST_LISTED: Final = 10_000
 MOST_INTERSECTED: Final = 32
 QUEUES: Final = "queue:"  # what the names of queues' statistics begin with: listed only when asked for
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # a queue's name fits in, with words around it
+NAME_RULE: Final = "1 to 200 of a-z, A-Z, 0-9, '_', '-', '.' and ':', beginning with a letter or digit"
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # no UTF-8 has one
+
+
+def check_name(name: object) -> str:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise Invalid(f"{name!r:.120} is not the name of a counter: use {NAME_RULE}")
+    return name
+
+
+def updates_in(updates: object) -> list[object]:
+    """A text or an object is one update, and no series of them: its letters or words would count."""
+    if not isinstance(updates, str | bytes | bytearray | memoryview | Mapping):
+        try:
+            return list(updates)  # type: ignore[call-overload,no-any-return]
+        except TypeError:
+            pass
+    raise Invalid(f"updates come in a list, also a single one, not as {updates!r:.60}")
+
+
+def check_listing(prefix: object, after: object, limit: object) -> None:
+    for text in (prefix, after):
+        if not isinstance(text, str) or _SURROGATE.search(text):
+            raise Invalid(f"{text!r:.120} begins no name of a counter: use {NAME_RULE}")
+    if type(limit) is not int or not 1 <= limit <= MOST_LISTED:
+        raise Invalid(f"limit goes from 1 to {MOST_LISTED}, not {limit!r:.60}")
 
 
 def queue_counter(queue: str, generation: int) -> str:

@@ -44,6 +44,7 @@ READER_WAITS_S: Final = 1.0  # for this node's part: a full disk can still be re
 SAMPLES: Final = 200  # of a latency, per queue and flush: as many as the sketch keeps items
 MOST_PRODUCERS: Final = 10_000  # new ids remembered per queue and flush; beyond, the estimate comes out too low
 MOST_HELD: Final = 1_000  # deliveries per queue whose time is remembered until their ack
+MOST_HELD_IN_ALL: Final = 100_000  # some 15 MB: where acks go to other nodes, every queue has its thousand for good
 MOST_QUEUES: Final = 5_000  # as many as a node keeps open
 log: Final = logging.getLogger("capellini.statistics")
 
@@ -78,7 +79,7 @@ class Since:
     def give_back(self, activity: Activity) -> None:
         for name, count in activity.sums.items():
             self.sums[name] += count
-        self.producers.update(activity.producers)
+        self.producers.update(activity.producers[: max(0, MOST_PRODUCERS - len(self.producers))])
         self.delivered_s = [*activity.delivered_after_s, *self.delivered_s][:SAMPLES]
         self.acked_s = [*activity.acked_after_s, *self.acked_s][:SAMPLES]
 
@@ -200,6 +201,7 @@ class QueueStatistics:
             if (since := self._queues.pop(key, None)) is not None:
                 self._queues[key] = since
         self._forget_idle()
+        self._forget_held()
         return sum(done)
 
     def _begun(self, key: Key) -> asyncio.Task[bool]:
@@ -214,10 +216,10 @@ class QueueStatistics:
         since = self._queues.get(key)
         if since is None:
             return True
-        if key in self._cleared:
-            del self._queues[key]
-            return True
         async with since.turn:
+            if key in self._cleared:  # also while another flush had the turn
+                self._queues.pop(key, None)
+                return True
             activity = since.taken()
             if activity is None:
                 return True
@@ -237,6 +239,15 @@ class QueueStatistics:
             since = self._queues[key]
             if not any(since.sums.values()) and not since.turn.locked():
                 del self._queues[key]
+
+    def _forget_held(self) -> None:
+        """Of the queues that were not used for longest: a few samples are not taken."""
+        over = sum([len(since.held) for since in self._queues.values()]) - MOST_HELD_IN_ALL
+        for since in self._queues.values():
+            if over <= 0:
+                break
+            over -= len(since.held)
+            since.held.clear()
 
     async def totals(self, queue: str, generation: int) -> tuple[dict[str, Any], bool]:
         """Of all nodes, this one's up to now; False: a store that takes no writes now keeps some of these back. Raises

@@ -78,8 +78,12 @@ class State(ABC):
         return None if self.exact else self.encode()
 
     def weight(self) -> int:
-        """About how many bytes it takes."""
+        """About how many bytes `encode` makes of it."""
         return SMALL
+
+    def memory(self) -> int:
+        """About how many bytes it takes in this process."""
+        return self.weight()
 
 
 def whole_number(update: object, kind: str) -> int:
@@ -119,6 +123,10 @@ def text(update: object, kind: str) -> str:
     if not 1 <= size <= MAX_TEXT_BYTES:
         raise Invalid(f"a text in {kind} has 1 to {MAX_TEXT_BYTES} bytes, not {size}")
     return update
+
+
+def text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def shown(update: object) -> str:

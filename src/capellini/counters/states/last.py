@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from capellini.counters.states.interface import Stamp, State, number, shown, text, unpacked
+from capellini.counters.states.interface import Stamp, State, number, shown, text, text_bytes, unpacked
 from capellini.model.errors import Invalid
 
 Scalar = str | int | float | bool
@@ -51,4 +51,7 @@ class Last(State):
         return cls(*unpacked(data, tuple[int, str, Scalar | None], version, cls.version))
 
     def weight(self) -> int:
-        return 128 + (len(self.written) if isinstance(self.written, str) else 0)
+        return 64 + (text_bytes(self.written) if isinstance(self.written, str) else 0)
+
+    def memory(self) -> int:
+        return 64 + self.weight()

@@ -43,6 +43,8 @@ class Registry:
     def _take(self, state: type[State]) -> None:
         if not (isinstance(state, type) and issubclass(state, State)):
             raise TypeError(f"{state!r} is not a counter state")
+        if missing := sorted(state.__abstractmethods__):
+            raise TypeError(f"it has no {', '.join(missing)}")
         if self._states.get(state.kind, state) is not state:
             raise ValueError(f"there is a counter state {state.kind!r} already")
         self._states[state.kind] = state
@@ -52,8 +54,9 @@ class Registry:
 
     def state(self, kind: str) -> type[State]:
         """Raises Invalid."""
-        found = self._states.get(kind)
+        found = self._states.get(kind) if isinstance(kind, str) else None
         if found is None:
-            why = self._broken.get(kind)
-            raise Invalid(why or f"{kind!r} is no state of counters: there are {', '.join(self.kinds())}")
+            why = self._broken.get(kind) if isinstance(kind, str) else None
+            there = "; ".join([", ".join(self.kinds()), *self._broken.values()])  # a kind may have another name there
+            raise Invalid(why or f"{kind!r:.120} is no state of counters: there are {there}")
         return found

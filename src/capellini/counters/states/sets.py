@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from capellini.counters.states.interface import Damaged, Stamp, State, element, shown, unpacked
+from capellini.counters.states.interface import Damaged, Stamp, State, element, shown, text_bytes, unpacked
 from capellini.model.errors import Invalid
 
 Element = str | int
@@ -19,8 +19,12 @@ ADD: Final = "add"
 REMOVE: Final = "remove"
 
 
+ELEMENT_BYTES: Final = 110  # of memory, beside its text: an object, and its place in a table that is half empty
+TIMES_BYTES: Final = 130  # the same with two times
+
+
 def _size(one: Element) -> int:
-    return 10 + (len(one) if isinstance(one, str) else 0)
+    return 10 + (text_bytes(one) if isinstance(one, str) else 0)
 
 
 def _order(one: Element) -> tuple[bool, Any]:
@@ -65,6 +69,9 @@ class GrowSet(State):
 
     def weight(self) -> int:
         return self._weight
+
+    def memory(self) -> int:
+        return self._weight + ELEMENT_BYTES * len(self.elements)
 
 
 class AddRemoveSet(State):
@@ -111,3 +118,6 @@ class AddRemoveSet(State):
 
     def weight(self) -> int:
         return self._weight
+
+    def memory(self) -> int:
+        return self._weight + TIMES_BYTES * len(self.times)

@@ -108,4 +108,7 @@ class Frequent(State):
         return cls(opened(datasketches.frequent_strings_sketch, data, version, cls.version))
 
     def weight(self) -> int:
-        return 64 + 64 * int(self._sketch.num_active_items)
+        return int(self._sketch.get_serialized_size_bytes())  # its items may be long
+
+    def memory(self) -> int:
+        return self.weight() + 64 * int(self._sketch.num_active_items)
