@@ -18,7 +18,7 @@ from capellini.model.options import JOURNAL
 from capellini.model.service import Put
 from capellini.pipeline.audit.job import Options, audit
 from capellini.pipeline.jobs.archive import Archive, archive, read_archive, snapshot
-from capellini.pipeline.jobs.letters import Letters, groups, redrive
+from capellini.pipeline.jobs.letters import Letters, described, grouped, groups, redrive
 from capellini.pipeline.jobs.replay import Replay, replay
 from capellini.pipeline.jobs.rollup import Rollup, collect, daily, rollup
 from capellini.pipeline.jobs.running import plainly
@@ -168,6 +168,14 @@ def due_ms(spark: SparkSession, at: str, queue: str) -> list[tuple[bytes, int]]:
     return sorted((bytes(row["body"]), round(row["due_at"].timestamp() * 1000)) for row in rows)
 
 
+def assert_all_letters_are_never_held(spark: SparkSession) -> None:
+    """A group may have millions, in whatever order they come: the samples are the oldest."""
+    letters = "string(1000 - id) AS id;timestamp_seconds(id) AS put_at;binary('x') AS body;1 AS deliveries"
+    rows = spark.range(1_000).selectExpr(*letters.split(";"), "map('a', 'b') AS attributes", "'q' AS origin")
+    found = grouped(described(rows, Letters("", "")), Letters("", ""))
+    assert [each["id"] for each in found.collect()[0]["samples"]] == ["1", "2", "3"]
+
+
 def test_dead_letters_are_grouped_by_where_they_were_and_what_they_look_like(
     spark: SparkSession, at: str, client: Client[bytes]
 ) -> None:
@@ -183,6 +191,7 @@ def test_dead_letters_are_grouped_by_where_they_were_and_what_they_look_like(
     found = [(row["letters"], row["origin"], row["shape"], row["attributes"]) for row in rows]
     assert found == [(30, "orders", "{order, sum}", '{"shop":"one"}'), (5, "orders", "order N is broken", "{}")]
     assert len(rows[0]["samples"]) == 3 and rows[0]["samples"][0]["body"].startswith('{"order"')
+    assert_all_letters_are_never_held(spark)
     (one,) = groups(spark, Letters(at, "orders", by=("origin",))).collect()
     assert one["letters"] == 35
     client.put("lost", b"put here, this is broken")  # it came from nowhere, and stays
@@ -272,3 +281,20 @@ def test_a_report_has_rates_waits_depth_and_poison_by_queue_and_hour(spark: Spar
     queues = len({row["queue"] for row in found.hours})
     assert looking.tags["svg"] == 5 * queues and looking.tags["table"] == 3
     assert "What &lt;they&gt; did" in page(found, "What <they> did")
+
+
+def test_a_report_counts_puts_once_after_a_seek_and_what_was_purged_no_more(spark: SparkSession) -> None:
+    told = [
+        (1, 10.0, "put", "feed/e", 1, 100), (2, 11.0, "acked", "feed@g/1/e", 1, 50),
+        (3, 20.0, "put", "feed/f", 1, 7),
+        (4, 4_000.0, "acked", "feed@g/2/e", 1, 100), (5, 20.0, "put", "jobs", 1, 1_000),
+        (6, 8_000.0, "put", "jobs", 2, 3), (7, 20.0, "acked", "old", 1, 70),
+    ]  # fmt: skip
+    named = "number bigint, at double, kind string, queue string, generation bigint, count bigint"
+    rest = ["'n' AS node", "'i' AS incarnation", "0L AS first", "string(null) AS id", "1 AS version", "'' AS detail"]
+    journal = spark.createDataFrame(told, named).selectExpr("*", *rest).select(*COLUMNS)
+    found = [(row["queue"], row["hour"][11:13], row["put"], row["depth"]) for row in report(journal).hours]
+    assert found == [
+        ("feed", "00", 7, 7), ("feed@g", "00", 100, 50), ("feed@g", "01", 0, 0),
+        ("jobs", "00", 1_000, 1_000), ("jobs", "02", 3, 3), ("old", "00", 0, 0),
+    ]  # fmt: skip

@@ -101,7 +101,7 @@ def described(rows: DataFrame, wanted: Letters) -> DataFrame:
     keys = "json_object_keys(text)"  # null where it is no object
     plain = f"regexp_replace(substr(text, 1, {SHAPE_CHARS}), '[0-9]+', 'N')"
     named = f"concat('{{', concat_ws(', ', array_sort({keys})), '}}')"
-    ignored = ", ".join(f"'{name}'" for name in wanted.ignore) or "''"
+    ignored = ", ".join(map(_quoted, wanted.ignore)) or "''"
     told = (
         rows.selectExpr("*", "string(body) AS text")
         .withColumn("shape", f.expr(f"if({keys} IS NULL, {plain}, {named})"))
@@ -117,8 +117,14 @@ def described(rows: DataFrame, wanted: Letters) -> DataFrame:
     return told.where(wanted.where) if wanted.where else told
 
 
+def _quoted(text: str) -> str:
+    """As SQL has it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def grouped(told: DataFrame, wanted: Letters) -> DataFrame:
-    samples = f"slice(collect_list(struct(id, substr(text, 1, {SAMPLE_CHARS}) AS body)), 1, {SAMPLES}) AS samples"
+    # The oldest ones, and no more than these are ever held: a group may have millions.
+    samples = f"min_by(struct(id, substr(text, 1, {SAMPLE_CHARS}) AS body), bigint(id), {SAMPLES}) AS samples"
     return (
         told.groupBy(*wanted.by)
         .agg(
