@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -10,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from tests.spark.nodes import DEADLINE_S, bodies, numbered, serving
 
 from capellini import Client, connect
+from capellini.cli import pipeline as verbs
 from capellini.model.errors import Conflict, Invalid, WrongKind
 from capellini.model.options import JOURNAL
 from capellini.model.service import Put
 from capellini.pipeline.audit.job import Options, audit
+from capellini.pipeline.jobs import rollup as job
 from capellini.pipeline.jobs.archive import Archive, archive, read_archive, snapshot
 from capellini.pipeline.jobs.letters import Letters, described, grouped, groups, redrive
 from capellini.pipeline.jobs.replay import Replay, replay
@@ -224,6 +228,20 @@ def test_counters_are_rolled_up_by_hour_and_day(
     assert abs(estimate - 500) < 25
     collected = {row["name"]: row["collected"] for row in collect(spark, at, "vis").collect()}
     assert set(collected) == {"visits", "visitors.a", "visitors.b"}
+
+
+def test_counters_that_could_not_be_collected_are_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected = [("a", 3, ""), ("b", 0, "a replica does not answer"), ("c", 2, "")]
+    monkeypatch.setattr(verbs, "spark_on", lambda *_, **__: contextlib.nullcontext(spark))
+    monkeypatch.setattr(job, "rollup", lambda *_: 3)
+    monkeypatch.setattr(job, "collect", lambda *_: spark.createDataFrame(collected, job.COLLECTED))
+    done = CliRunner().invoke(verbs.pipeline, ["rollup", str(tmp_path), "--collect"])
+    assert done.exit_code == 0 and "collected 5 shards" in done.output
+    assert "1 of 3 counters wait for a later collection: a replica does not answer" in done.output
+    done = CliRunner().invoke(verbs.pipeline, ["rollup", str(tmp_path), "--collect", "--json"])
+    assert done.stdout == '{"counters":3,"collected":5,"deferred":1}\n'
 
 
 def test_the_journal_is_a_table_is_archived_as_events_by_day_and_audited(
