@@ -16,7 +16,7 @@ from tests.spark.nodes import DEADLINE_S, bodies, numbered, serving
 
 from capellini import Client, connect
 from capellini.cli import pipeline as verbs
-from capellini.model.errors import Conflict, Invalid, WrongKind
+from capellini.model.errors import Conflict, Invalid, NotFound, WrongKind
 from capellini.model.options import JOURNAL
 from capellini.model.service import Put
 from capellini.pipeline.audit.job import Options, audit
@@ -205,6 +205,31 @@ def test_dead_letters_are_grouped_by_where_they_were_and_what_they_look_like(
     assert {each.body[:5] for each in client.peek("orders", 10)} == {b"order"}
     with pytest.raises(Invalid, match="cannot be grouped by"):
         groups(spark, Letters(at, "orders", by=("colour",)))
+
+
+def test_dead_letters_of_a_group_are_its_own_and_go_back_to_it(
+    spark: SparkSession, at: str, client: Client[bytes]
+) -> None:
+    client.create_queue("fed", "log")
+    for group in ("g", "h"):
+        client.groups.create("fed", group, delivery_limit=1)
+    client.put_many("fed", [b'{"order": 1}', b"two", b"three"])
+    deadline_s = time.monotonic() + DEADLINE_S
+    while len(client.dead("fed@g")) < 3 and time.monotonic() < deadline_s:
+        if messages := client.get("fed@g", 10, wait_s=0.1):
+            client.nack_many("fed@g", messages, 0.0)
+    found = groups(spark, Letters(at, "fed@g", by=("origin", "shape"))).collect()
+    assert sorted((row["origin"], row["shape"]) for row in found) == [
+        ("fed@g", "three"), ("fed@g", "two"), ("fed@g", "{order}")
+    ]  # fmt: skip
+    chosen = Letters(at, "fed@g", where="shape = 'two'")
+    assert [redrive(spark, chosen), redrive(spark, chosen)] == [1, 0]
+    assert [each.body for each in client.get("fed@g", 10, wait_s=10.0)] == [b"two"]
+    with pytest.raises(NotFound, match="fed@default has no dead letters"):
+        redrive(spark, Letters(at, "fed"))
+    client.create_queue("lone", "work")
+    with pytest.raises(WrongKind, match="has no groups"):
+        groups(spark, Letters(at, "lone@g"))
 
 
 def test_counters_are_rolled_up_by_hour_and_day(

@@ -328,7 +328,7 @@ def dead_letters(
     at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], queue: str, by: str,
     ignore: tuple[str, ...], top: int, where: str, redrive: bool,
 ) -> None:  # fmt: skip
-    """Show the dead letters of QUEUE in groups, with samples; or move chosen ones back."""
+    """Show the dead letters of QUEUE, or QUEUE@GROUP, in groups, with samples; or move chosen ones back."""
     with spark_on(master, memory_mb, settings) as spark:
         from capellini.pipeline.jobs import letters as job
 
