@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
@@ -17,6 +21,7 @@ from tests.spark.nodes import serving
 
 from capellini import connect
 from capellini.cli import pipeline as verbs
+from capellini.cli import sparking
 from capellini.cli.pipeline import pipeline
 from capellini.model.errors import CannotOpen, Unavailable
 from capellini.pipeline import session as session_module
@@ -147,6 +152,7 @@ def test_the_package_travels_whole(tmp_path: Path) -> None:
         (["audit", "somewhere", "--late-s", "inf"], "0<=x"),
         (["report", "somewhere", "page.html", "--memory-mb", "0"], "x>=1"),
         (["dead-letters", "q", "--top", "0"], "x>=1"),
+        (["report", "somewhere", "nowhere/at/all/page.html"], "there is no folder nowhere/at/all for the page"),
     ],
 )
 def test_days_hours_and_numbers_that_are_none_are_refused(command: list[str], says: str) -> None:
@@ -167,3 +173,17 @@ def test_an_archive_that_was_interrupted_says_so_and_does_nothing_else(
     assert (found.exit_code, done) == (exit_code, compacted), found.output
     assert "archived 5 messages" in found.output
     assert ("run again with the same --checkpoint" in found.output) == (exit_code == 130)
+
+
+def test_the_session_leaves_ctrl_c_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(plan: Plan) -> Any:
+        signal.signal(signal.SIGINT, lambda *_: None)  # as Spark's own context does
+        return SimpleNamespace(stop=lambda: None)
+
+    monkeypatch.setattr(session_module, "session", started)
+    before = signal.getsignal(signal.SIGINT)
+    with sparking.spark_on("local[1]", None, ()):
+        assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(click.exceptions.Exit) as ended, sparking.spark_on("local[1]", None, ()):
+        raise KeyboardInterrupt
+    assert ended.value.exit_code == 130

@@ -295,7 +295,9 @@ def report(
     """Write a page about JOURNAL: by queue and hour rates, depth, quantiles of waits, poison messages.
 
     JOURNAL is what an audit takes, too: an archive of the journal, a file of events, or an address."""
-    with spark_on(master, memory_mb, settings, delta=is_delta(kept) or is_delta(journal)) as spark:
+    if not Path(page).absolute().parent.is_dir():
+        raise click.UsageError(f"there is no folder {Path(page).parent} for the page")
+    with spark_on(master, memory_mb, settings, delta=form == "delta" or is_delta(kept) or is_delta(journal)) as spark:
         from capellini.pipeline.jobs.archive import read_archive
         from capellini.pipeline.journal.columns import is_address, read_journal
         from capellini.pipeline.report import page as pages

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -84,8 +85,11 @@ def spark_on(
 
     with errors_said(), set_aside() as log:
         chosen = pairs(settings, "a setting")
+        interrupted = signal.getsignal(signal.SIGINT)
         with into(log):
             spark = session(Plan(master, memory_mb, delta=delta, settings=chosen))
+        # Spark's own asks Java something in the middle of another question, and a page of traceback tells of it.
+        signal.signal(signal.SIGINT, interrupted)
         from capellini.pipeline.jobs.running import plainly
 
         try:
