@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import resource
 import signal
@@ -175,7 +176,9 @@ def test_an_archive_that_was_interrupted_says_so_and_does_nothing_else(
     assert ("run again with the same --checkpoint" in found.output) == (exit_code == 130)
 
 
-def test_the_session_leaves_ctrl_c_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_session_leaves_ctrl_c_to_the_program_and_pages_of_traceback_to_nobody(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def started(plan: Plan) -> Any:
         signal.signal(signal.SIGINT, lambda *_: None)  # as Spark's own context does
         return SimpleNamespace(stop=lambda: None)
@@ -184,6 +187,12 @@ def test_the_session_leaves_ctrl_c_to_the_program(monkeypatch: pytest.MonkeyPatc
     before = signal.getsignal(signal.SIGINT)
     with sparking.spark_on("local[1]", None, ()):
         assert signal.getsignal(signal.SIGINT) is before
-    with pytest.raises(click.exceptions.Exit) as ended, sparking.spark_on("local[1]", None, ()):
+
+    def ends() -> None:
+        logging.getLogger().error("a page of traceback")
+        logging.getLogger("capellini.client").warning("a word of ours")
         raise KeyboardInterrupt
-    assert ended.value.exit_code == 130
+
+    with pytest.raises(click.exceptions.Exit) as ended, sparking.spark_on("local[1]", None, ()):
+        ends()
+    assert ended.value.exit_code == 130 and capsys.readouterr().err == "a word of ours\ninterrupted\n"

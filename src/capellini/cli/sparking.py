@@ -7,6 +7,7 @@ What Spark writes about itself goes to a file, which is named where Spark was wh
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import signal
 import sys
@@ -83,13 +84,12 @@ def spark_on(
 ) -> Iterator[SparkSession]:
     from capellini.pipeline.session import Plan, session
 
-    with errors_said(), set_aside() as log:
+    with errors_said(), ours_alone(), set_aside() as log:
         chosen = pairs(settings, "a setting")
         interrupted = signal.getsignal(signal.SIGINT)
         with into(log):
             spark = session(Plan(master, memory_mb, delta=delta, settings=chosen))
-        # Spark's own asks Java something in the middle of another question, and a page of traceback tells of it.
-        signal.signal(signal.SIGINT, interrupted)
+        signal.signal(signal.SIGINT, interrupted)  # Spark's own asks Java in the middle of another question
         from capellini.pipeline.jobs.running import plainly
 
         try:
@@ -102,6 +102,19 @@ def spark_on(
             raise click.exceptions.Exit(INTERRUPTED) from None
         finally:
             spark.stop()
+
+
+@contextmanager
+def ours_alone() -> Iterator[None]:
+    """Of what is logged only our own is shown: py4j tells of an interrupt with pages of traceback, as the root."""
+    shown = logging.StreamHandler()
+    shown.setLevel(logging.WARNING)
+    shown.addFilter(lambda record: record.name.startswith("capellini"))
+    logging.getLogger().addHandler(shown)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(shown)
 
 
 @contextmanager
