@@ -198,6 +198,15 @@ def saying(spark: SparkSession) -> Iterator[SparkSession]:
         yield spark
 
 
+@pytest.mark.parametrize(
+    ("fault", "share", "says"),
+    [("unknown", 1.0, "work queues: lower"), ("lost", 1.0, "work queues: lower"), ("late", 0.0, "timed queues: raise")],
+)
+def test_a_fault_that_no_queue_can_have_is_refused(fault: str, share: float, says: str) -> None:
+    with pytest.raises(Invalid, match=f"{fault} needs {says} timed_share"):
+        chapters_of(Recipe(2_000, timed_share=share, faults={fault: 1}))
+
+
 def test_bad_input_is_said(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no journal at"):
         read_journal(spark, str(tmp_path / "nothing"))
