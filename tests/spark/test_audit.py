@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from capellini.cli import pipeline as verbs
+from capellini.cli.speaking import errors_said
 from capellini.model.errors import Conflict, Invalid, NotFound
 from capellini.pipeline.audit.days import audit_days, findings_of
 from capellini.pipeline.audit.job import Audit, Options, audit
@@ -84,6 +89,39 @@ def test_day_by_day_the_same_is_found_once_though_events_come_twice(
         next(audit_days(spark, journal.drop("day"), state, EMPTY))
 
 
+def days_of(spark: SparkSession, *told: tuple[int, str, str, int]) -> DataFrame:
+    """Events with their day: number, kind, day and id; deliveries and acks are the first."""
+    named = "number bigint, kind string, day string, first bigint"
+    rest = ["'n' AS node", "'i' AS incarnation", "'q' AS queue", "1L AS generation", "1L AS count"]
+    more = ["string(null) AS id", "int(kind <> 'put') AS version", "'' AS detail"]
+    at = "double(unix_date(date(day))) * 86400 AS at"
+    return spark.createDataFrame(list(told), named).selectExpr("*", *rest, *more, at).select(*COLUMNS, "day")
+
+
+def test_a_day_that_comes_after_a_later_one_was_audited_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    there = (1, "put", "2030-01-02", 5), (2, "delivered", "2030-01-02", 5), (3, "put", "2030-01-03", 6)
+    late = (4, "delivered", "2030-01-01", 9), (5, "delivered", "2030-01-01", 9)
+    assert [each.day for each in audit_days(spark, days_of(spark, *there), str(tmp_path))] == ["2030-01-02"]
+    with pytest.raises(Conflict, match="2030-01-01 had 0 rows when it was audited and has 2 now"):
+        list(audit_days(spark, days_of(spark, *there, *late), str(tmp_path)))
+
+
+def test_what_a_killed_audit_had_found_is_told_by_the_next_one_and_stays_in_its_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twice = (1, "put", "2030-01-02", 5), (2, "delivered", "2030-01-02", 5), (3, "delivered", "2030-01-02", 5)
+    path, state, out = (str(tmp_path / name) for name in ("journal", "state", "out"))
+    days_of(spark, *twice, (4, "put", "2030-01-03", 6)).write.partitionBy("day").parquet(path)
+    list(audit_days(spark, read_journal(spark, path, days=True), state))  # and then it is killed
+    monkeypatch.setattr(verbs, "spark_on", lambda *_, **__: contextlib.nullcontext(spark))
+    command = ["audit", path, "--state", state, "--out", out]
+    done = CliRunner().invoke(verbs.pipeline, command)
+    assert done.exit_code == 1 and "two_holders" in done.output and "2030-01-02: 3 events" in done.output
+    done = CliRunner().invoke(verbs.pipeline, command)
+    assert done.exit_code == 0 and "no day is complete that was not audited yet" in done.output
+    assert spark.read.parquet(out).count() == 1
+
+
 @pytest.mark.long
 def test_a_million_events_with_every_kind_of_fault_and_a_clean_million(spark: SparkSession) -> None:
     journal, planted = generated(spark, Recipe(1_000_000, seed=11, faults=dict.fromkeys(FAULTS, 50)))
@@ -145,9 +183,36 @@ def test_what_waits_in_a_queue_is_lost_only_if_it_is_known_to_be_empty(spark: Sp
     assert audited(spark, path, Options(drained=frozenset(("q", "p"))))[1] == {"5": "lost", "6": "lost", "8": "lost"}
 
 
+def test_what_is_no_journal_is_not_called_free_of_faults(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.txt").write_text("hello\nworld\n")
+    monkeypatch.setattr(verbs, "spark_on", lambda *_, **__: saying(spark))
+    done = CliRunner().invoke(verbs.pipeline, ["audit", str(tmp_path / "notes.txt")])
+    assert done.exit_code == 1 and "there is no event in" in done.output
+
+
+@contextlib.contextmanager
+def saying(spark: SparkSession) -> Iterator[SparkSession]:
+    with errors_said():
+        yield spark
+
+
+@pytest.mark.parametrize(
+    ("fault", "share", "says"),
+    [("unknown", 1.0, "work queues: lower"), ("lost", 1.0, "work queues: lower"), ("late", 0.0, "timed queues: raise")],
+)
+def test_a_fault_that_no_queue_can_have_is_refused(fault: str, share: float, says: str) -> None:
+    with pytest.raises(Invalid, match=f"{fault} needs {says} timed_share"):
+        chapters_of(Recipe(2_000, timed_share=share, faults={fault: 1}))
+
+
 def test_bad_input_is_said(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no journal at"):
         read_journal(spark, str(tmp_path / "nothing"))
+    (tmp_path / "_capellini.json").touch()
+    with pytest.raises(NotFound, match="nothing in the journal at"):  # archived, and nothing was there
+        read_journal(spark, str(tmp_path))
     spark.range(3).write.parquet(str(tmp_path / "other"))
     with pytest.raises(Invalid, match="no column node"):
         read_journal(spark, str(tmp_path / "other"))

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import resource
+import signal
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from tests.spark.nodes import serving
 
 from capellini import connect
+from capellini.cli import pipeline as verbs
+from capellini.cli import sparking
 from capellini.cli.pipeline import pipeline
 from capellini.model.errors import CannotOpen, Unavailable
-from capellini.pipeline.jobs.running import plainly
+from capellini.pipeline import session as session_module
+from capellini.pipeline.jobs import archive as job
+from capellini.pipeline.jobs.running import Summary, plainly
 from capellini.pipeline.session import DELTA, Plan, check_java, fitted_memory_mb, package_zip, session, settings_for
 
 pytestmark = pytest.mark.spark
@@ -45,6 +55,20 @@ def test_a_java_that_is_missing_or_too_old_is_said_in_one_line(
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     with pytest.raises(CannotOpen, match="no java on the PATH"):
+        check_java()
+
+
+@pytest.mark.parametrize(("mode", "within_s", "says"), [(0o644, 20.0, "Permission denied"), (0o755, 0.05, "no answer")])
+def test_a_java_that_cannot_be_run_is_said_in_one_line(
+    mode: int, within_s: float, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\nexec sleep 60\n")
+    java.chmod(mode)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(session_module, "JAVA_WITHIN_S", within_s)
+    with pytest.raises(CannotOpen, match=f"cannot be run .{says}.*Java 17 or newer"):
         check_java()
 
 
@@ -124,8 +148,51 @@ def test_the_package_travels_whole(tmp_path: Path) -> None:
         (["archive", "q", "somewhere", "--checkpoint", "c", "--keep-days", "-1"], "x>=0"),
         (["audit", "somewhere", "--state", "s", "--last", "tomorrow"], "not written as 2030-01-31 is"),
         (["rollup", "somewhere", "--hour", "2030-1-31T8"], "not written as 2030-01-31T08 is"),
+        (["audit", "somewhere", "--stuck-s", "nan"], "'nan' is no number of seconds"),
+        (["audit", "somewhere", "--skew-s", "-1"], "0<=x"),
+        (["audit", "somewhere", "--late-s", "inf"], "0<=x"),
+        (["report", "somewhere", "page.html", "--memory-mb", "0"], "x>=1"),
+        (["dead-letters", "q", "--top", "0"], "x>=1"),
+        (["report", "somewhere", "nowhere/at/all/page.html"], "there is no folder nowhere/at/all for the page"),
     ],
 )
-def test_days_and_hours_that_are_none_are_refused(command: list[str], says: str) -> None:
+def test_days_hours_and_numbers_that_are_none_are_refused(command: list[str], says: str) -> None:
     done = CliRunner().invoke(pipeline, command)
     assert done.exit_code == 2 and says in done.output
+
+
+@pytest.mark.parametrize(("how", "exit_code", "compacted"), [("--once", 130, []), ("--go-on", 0, ["there"])])
+def test_an_archive_that_was_interrupted_says_so_and_does_nothing_else(
+    how: str, exit_code: int, compacted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(verbs, "spark_on", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(job, "archive", lambda *_: Summary(5, 1, 1.0, interrupted=True))
+    monkeypatch.setattr(job, "compact", lambda _, path: done.append(Path(path).name))
+    command = ["archive", "q", str(tmp_path / "there"), "--checkpoint", str(tmp_path / "c"), "--compact", how]
+    found = CliRunner().invoke(pipeline, command)
+    assert (found.exit_code, done) == (exit_code, compacted), found.output
+    assert "archived 5 messages" in found.output
+    assert ("run again with the same --checkpoint" in found.output) == (exit_code == 130)
+
+
+def test_the_session_leaves_ctrl_c_to_the_program_and_pages_of_traceback_to_nobody(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def started(plan: Plan) -> Any:
+        signal.signal(signal.SIGINT, lambda *_: None)  # as Spark's own context does
+        return SimpleNamespace(stop=lambda: None)
+
+    monkeypatch.setattr(session_module, "session", started)
+    before = signal.getsignal(signal.SIGINT)
+    with sparking.spark_on("local[1]", None, ()):
+        assert signal.getsignal(signal.SIGINT) is before
+
+    def ends() -> None:
+        logging.getLogger().error("a page of traceback")
+        logging.getLogger("capellini.client").warning("a word of ours")
+        raise KeyboardInterrupt
+
+    with pytest.raises(click.exceptions.Exit) as ended, sparking.spark_on("local[1]", None, ()):
+        ends()
+    assert ended.value.exit_code == 130 and capsys.readouterr().err == "a word of ours\ninterrupted\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -10,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from tests.spark.nodes import DEADLINE_S, bodies, numbered, serving
 
 from capellini import Client, connect
-from capellini.model.errors import Conflict, Invalid, WrongKind
+from capellini.cli import pipeline as verbs
+from capellini.model.errors import Conflict, Invalid, NotFound, WrongKind
 from capellini.model.options import JOURNAL
 from capellini.model.service import Put
 from capellini.pipeline.audit.job import Options, audit
+from capellini.pipeline.jobs import rollup as job
 from capellini.pipeline.jobs.archive import Archive, archive, read_archive, snapshot
-from capellini.pipeline.jobs.letters import Letters, groups, redrive
+from capellini.pipeline.jobs.letters import Letters, described, grouped, groups, redrive
 from capellini.pipeline.jobs.replay import Replay, replay
 from capellini.pipeline.jobs.rollup import Rollup, collect, daily, rollup
 from capellini.pipeline.jobs.running import plainly
@@ -168,6 +172,14 @@ def due_ms(spark: SparkSession, at: str, queue: str) -> list[tuple[bytes, int]]:
     return sorted((bytes(row["body"]), round(row["due_at"].timestamp() * 1000)) for row in rows)
 
 
+def assert_all_letters_are_never_held(spark: SparkSession) -> None:
+    """A group may have millions, in whatever order they come: the samples are the oldest."""
+    letters = "string(1000 - id) AS id;timestamp_seconds(id) AS put_at;binary('x') AS body;1 AS deliveries"
+    rows = spark.range(1_000).selectExpr(*letters.split(";"), "map('a', 'b') AS attributes", "'q' AS origin")
+    found = grouped(described(rows, Letters("", "")), Letters("", ""))
+    assert [each["id"] for each in found.collect()[0]["samples"]] == ["1", "2", "3"]
+
+
 def test_dead_letters_are_grouped_by_where_they_were_and_what_they_look_like(
     spark: SparkSession, at: str, client: Client[bytes]
 ) -> None:
@@ -183,6 +195,7 @@ def test_dead_letters_are_grouped_by_where_they_were_and_what_they_look_like(
     found = [(row["letters"], row["origin"], row["shape"], row["attributes"]) for row in rows]
     assert found == [(30, "orders", "{order, sum}", '{"shop":"one"}'), (5, "orders", "order N is broken", "{}")]
     assert len(rows[0]["samples"]) == 3 and rows[0]["samples"][0]["body"].startswith('{"order"')
+    assert_all_letters_are_never_held(spark)
     (one,) = groups(spark, Letters(at, "orders", by=("origin",))).collect()
     assert one["letters"] == 35
     client.put("lost", b"put here, this is broken")  # it came from nowhere, and stays
@@ -192,6 +205,31 @@ def test_dead_letters_are_grouped_by_where_they_were_and_what_they_look_like(
     assert {each.body[:5] for each in client.peek("orders", 10)} == {b"order"}
     with pytest.raises(Invalid, match="cannot be grouped by"):
         groups(spark, Letters(at, "orders", by=("colour",)))
+
+
+def test_dead_letters_of_a_group_are_its_own_and_go_back_to_it(
+    spark: SparkSession, at: str, client: Client[bytes]
+) -> None:
+    client.create_queue("fed", "log")
+    for group in ("g", "h"):
+        client.groups.create("fed", group, delivery_limit=1)
+    client.put_many("fed", [b'{"order": 1}', b"two", b"three"])
+    deadline_s = time.monotonic() + DEADLINE_S
+    while len(client.dead("fed@g")) < 3 and time.monotonic() < deadline_s:
+        if messages := client.get("fed@g", 10, wait_s=0.1):
+            client.nack_many("fed@g", messages, 0.0)
+    found = groups(spark, Letters(at, "fed@g", by=("origin", "shape"))).collect()
+    assert sorted((row["origin"], row["shape"]) for row in found) == [
+        ("fed@g", "three"), ("fed@g", "two"), ("fed@g", "{order}")
+    ]  # fmt: skip
+    chosen = Letters(at, "fed@g", where="shape = 'two'")
+    assert [redrive(spark, chosen), redrive(spark, chosen)] == [1, 0]
+    assert [each.body for each in client.get("fed@g", 10, wait_s=10.0)] == [b"two"]
+    with pytest.raises(NotFound, match="fed@default has no dead letters"):
+        redrive(spark, Letters(at, "fed"))
+    client.create_queue("lone", "work")
+    with pytest.raises(WrongKind, match="has no groups"):
+        groups(spark, Letters(at, "lone@g"))
 
 
 def test_counters_are_rolled_up_by_hour_and_day(
@@ -215,6 +253,20 @@ def test_counters_are_rolled_up_by_hour_and_day(
     assert abs(estimate - 500) < 25
     collected = {row["name"]: row["collected"] for row in collect(spark, at, "vis").collect()}
     assert set(collected) == {"visits", "visitors.a", "visitors.b"}
+
+
+def test_counters_that_could_not_be_collected_are_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected = [("a", 3, ""), ("b", 0, "a replica does not answer"), ("c", 2, "")]
+    monkeypatch.setattr(verbs, "spark_on", lambda *_, **__: contextlib.nullcontext(spark))
+    monkeypatch.setattr(job, "rollup", lambda *_: 3)
+    monkeypatch.setattr(job, "collect", lambda *_: spark.createDataFrame(collected, job.COLLECTED))
+    done = CliRunner().invoke(verbs.pipeline, ["rollup", str(tmp_path), "--collect"])
+    assert done.exit_code == 0 and "collected 5 shards" in done.output
+    assert "1 of 3 counters wait for a later collection: a replica does not answer" in done.output
+    done = CliRunner().invoke(verbs.pipeline, ["rollup", str(tmp_path), "--collect", "--json"])
+    assert done.stdout == '{"counters":3,"collected":5,"deferred":1}\n'
 
 
 def test_the_journal_is_a_table_is_archived_as_events_by_day_and_audited(
@@ -272,3 +324,20 @@ def test_a_report_has_rates_waits_depth_and_poison_by_queue_and_hour(spark: Spar
     queues = len({row["queue"] for row in found.hours})
     assert looking.tags["svg"] == 5 * queues and looking.tags["table"] == 3
     assert "What &lt;they&gt; did" in page(found, "What <they> did")
+
+
+def test_a_report_counts_puts_once_after_a_seek_and_what_was_purged_no_more(spark: SparkSession) -> None:
+    told = [
+        (1, 10.0, "put", "feed/e", 1, 100), (2, 11.0, "acked", "feed@g/1/e", 1, 50),
+        (3, 20.0, "put", "feed/f", 1, 7),
+        (4, 4_000.0, "acked", "feed@g/2/e", 1, 100), (5, 20.0, "put", "jobs", 1, 1_000),
+        (6, 8_000.0, "put", "jobs", 2, 3), (7, 20.0, "acked", "old", 1, 70),
+    ]  # fmt: skip
+    named = "number bigint, at double, kind string, queue string, generation bigint, count bigint"
+    rest = ["'n' AS node", "'i' AS incarnation", "0L AS first", "string(null) AS id", "1 AS version", "'' AS detail"]
+    journal = spark.createDataFrame(told, named).selectExpr("*", *rest).select(*COLUMNS)
+    found = [(row["queue"], row["hour"][11:13], row["put"], row["depth"]) for row in report(journal).hours]
+    assert found == [
+        ("feed", "00", 7, 7), ("feed@g", "00", 100, 50), ("feed@g", "01", 0, 0),
+        ("jobs", "00", 1_000, 1_000), ("jobs", "02", 3, 3), ("old", "00", 0, 0),
+    ]  # fmt: skip

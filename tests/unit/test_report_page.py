@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from capellini.pipeline.report.page import all_hours, filled, page, unbroken
@@ -37,6 +38,25 @@ def test_a_line_is_broken_where_there_is_nothing() -> None:
     named = page(Report(rows, [], [poison], []), "One")
     assert "<td>1700000</td>" in named and "<td>1,200</td>" in named, "a generation is a name"
     assert "2030-01-31 22:00 to 2030-02-01 01:59, UTC" in shown
+
+
+class Rows(list[dict[str, Any]]):
+    """How often all of them were looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_of_many_queues_the_rows_are_not_gone_through_for_each_of_them() -> None:
+    hours, waits = Rows(), Rows()
+    for at in range(50):
+        hours.append(counted(HOURS[0], 5, 3) | {"queue": f"q{at}"})
+        waits.append(waited(HOURS[0]) | {"queue": f"q{at}"})
+    assert page(Report(hours, waits, [], []), "Many").count("<h2>q") == 50
+    assert max(hours.looks, waits.looks) <= 5
 
 
 def test_a_journal_without_a_queue_is_said_to_have_none() -> None:

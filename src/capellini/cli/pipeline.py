@@ -7,133 +7,33 @@ again. Exit code 1 when something did not work, or when an audit found a broken 
 from __future__ import annotations
 
 import datetime
-import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 import msgspec
 
-from capellini.cli.speaking import errors_said, hint, pairs, say_json, say_table, talks
+from capellini.cli.sparking import (
+    SECONDS,
+    as_in,
+    checkpoint_option,
+    is_delta,
+    say_summary,
+    spark_on,
+    sparks,
+    whole,
+)
+from capellini.cli.speaking import hint, pairs, say_json, say_table, talks
 from capellini.cli.watching import streaming, working
-from capellini.model.errors import CannotOpen, Unavailable
+from capellini.model.errors import NotFound
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from capellini.pipeline.jobs.running import Summary
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-STDERR: Final = 2
 SHOWN: Final = 20  # rows of a table for people; `--json` and files have all
 
 
 @click.group()
 def pipeline() -> None:
     """Archive, audit, replay and load very many messages, on Spark."""
-
-
-def sparks(command: Command) -> Command:
-    """The options of every verb: where Spark runs."""
-    for option in (
-        click.option(
-            "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; again for more."
-        ),
-        click.option("--memory-mb", type=int, help="For Spark on this machine; fitted to it unless given."),
-        click.option(
-            "--master", default="local[*]", show_default=True, metavar="URL",
-            help="local[N], spark://HOST:PORT, or sc://HOST of Spark Connect.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
-
-
-def as_in(form: str) -> Callable[[click.Context, click.Parameter, str], str]:
-    """Days and hours become names of folders, and are compared as text: they are written as told, or refused."""
-
-    def check(context: click.Context, option: click.Parameter, value: str) -> str:
-        try:
-            if value and datetime.datetime.strptime(value, form).strftime(form) != value:
-                raise ValueError
-        except ValueError:
-            shown = datetime.datetime(2030, 1, 31, 8).strftime(form)
-            raise click.BadParameter(f"{value!r} is not written as {shown} is") from None
-        return value
-
-    return check
-
-
-@contextmanager
-def spark_on(
-    master: str, memory_mb: int | None, settings: Sequence[str], delta: bool = False
-) -> Iterator[SparkSession]:
-    from capellini.pipeline.session import Plan, session
-
-    with errors_said(), set_aside() as log:
-        chosen = pairs(settings, "a setting")
-        with into(log):
-            spark = session(Plan(master, memory_mb, delta=delta, settings=chosen))
-        from capellini.pipeline.jobs.running import plainly
-
-        try:
-            with plainly():
-                yield spark
-        except OSError as error:  # a folder that may not be written, a full disk
-            raise CannotOpen(f"{error.filename or 'a file'}: {error.strerror or error}") from error
-        finally:
-            spark.stop()
-
-
-@contextmanager
-def set_aside() -> Iterator[Path]:
-    """A file for what Spark says of itself: pages of it. It stays, and is named, where Spark was what failed."""
-    number, name = tempfile.mkstemp(prefix="capellini-spark-", suffix=".log")
-    os.close(number)
-    log, kept = Path(name), False
-    try:
-        yield log
-    except Unavailable as error:
-        kept = type(error.__cause__).__module__.startswith(("pyspark", "py4j"))
-        if kept:
-            hint(f"what Spark says of it is in {log}")
-        raise
-    finally:
-        if not kept:
-            log.unlink(missing_ok=True)
-
-
-@contextmanager
-def into(log: Path) -> Iterator[None]:
-    """Processes that are started meanwhile have that file for their stderr, for good."""
-    sys.stderr.flush()
-    ours = os.dup(STDERR)
-    try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), STDERR)
-        yield
-    finally:
-        os.dup2(ours, STDERR)
-        os.close(ours)
-
-
-def checkpoint_option(command: Command) -> Command:
-    return click.option(
-        "--checkpoint", required=True, metavar="FOLDER",
-        help="Where the job keeps how far it is. Run again with the same one, it goes on; nothing comes twice.",
-    )(command)  # fmt: skip
-
-
-def _said(summary: Summary, as_json: bool, done: str) -> None:
-    if as_json:
-        say_json({"rows": summary.rows, "batches": summary.batches, "took_s": round(summary.took_s, 1)})
-        return
-    rate = f"{summary.per_s:,.0f}/s"
-    click.echo(f"{done} {summary.rows:,} messages in {summary.took_s:.1f} s ({rate}, {summary.batches} batches)")
 
 
 # ---- load
@@ -165,22 +65,17 @@ def load(
 
         if target is not None:
             with working(spark, f"writing {target}"):
-                count = job.unload(spark, job.Unload(at, queue, _whole(target), form or "parquet"))
+                count = job.unload(spark, job.Unload(at, queue, whole(target), form or "parquet"))
             if as_json:
                 say_json({"messages": count})
             else:
                 click.echo(f"wrote {count:,} messages to {target}")
             return
         assert source is not None and checkpoint is not None
-        wanted = job.Load(_whole(source), at, queue, _whole(checkpoint), form or "", body, once, per_s)
+        wanted = job.Load(whole(source), at, queue, whole(checkpoint), form or "", body, once, per_s)
         with streaming(f"loading {source}") as say:
             summary = job.load(spark, wanted, say)
-        _said(summary, as_json, "loaded")
-
-
-def _whole(path: str) -> str:
-    """Spark's own folder may be another: paths of this machine are made whole."""
-    return path if "://" in path else str(Path(path).absolute())
+        say_summary(summary, as_json, "loaded", once)
 
 
 # ---- archive
@@ -225,8 +120,8 @@ def archive(
 
         if compact or keep_days is not None:
             job.check_kept(path)
-        state = _whole(checkpoint) if checkpoint else ""
-        wanted = job.Archive(at, queue, _whole(path), state, form, once, missing, reads_per_s=reads_per_s)
+        state = whole(checkpoint) if checkpoint else ""
+        wanted = job.Archive(at, queue, whole(path), state, form, once, missing, reads_per_s=reads_per_s)
         if max_rows is not None:
             wanted = msgspec.structs.replace(wanted, max_rows=max_rows)
         if snapshot:
@@ -235,7 +130,7 @@ def archive(
             return
         with streaming(f"archiving {queue}") as say:
             summary = job.archive(spark, wanted, say)
-        _said(summary, as_json, "archived")
+        say_summary(summary, as_json, "archived", once)
         if keep_days is not None:
             before = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=keep_days)
             for day in job.drop_days(spark, wanted.path, before):
@@ -267,11 +162,11 @@ def replay(
     where: str, per_s: float | None, dry_run: bool,
 ) -> None:  # fmt: skip
     """Put archived messages, or those that a log queue still keeps, into QUEUE once more."""
-    with spark_on(master, memory_mb, settings, delta=_is_delta(path)) as spark:
+    with spark_on(master, memory_mb, settings, delta=is_delta(path)) as spark:
         from capellini.pipeline.jobs import replay as job
 
         wanted = job.Replay(
-            at, queue, _whole(checkpoint), _whole(path) if path else "", from_at, from_queue, since, until,
+            at, queue, whole(checkpoint), whole(path) if path else "", from_at, from_queue, since, until,
             pairs(attributes, "an attribute"), where, per_s,
         )  # fmt: skip
         if dry_run:
@@ -284,11 +179,7 @@ def replay(
             return
         with streaming(f"replaying into {queue}") as say:
             summary = job.replay(spark, wanted, say)
-        _said(summary, as_json, "read")
-
-
-def _is_delta(path: str) -> bool:
-    return bool(path) and (Path(path) / "_delta_log").is_dir()
+        say_summary(summary, as_json, "read")
 
 
 # ---- audit
@@ -307,9 +198,9 @@ def _is_delta(path: str) -> bool:
     help="This queue is known to be empty: what was not delivered is lost. Again for more.",
 )
 @click.option("--all-drained", is_flag=True, help="All queues are known to be empty.")
-@click.option("--skew-s", type=float, default=1.0, show_default=True, help="How far clocks of nodes may differ.")
-@click.option("--late-s", type=float, default=2.0, show_default=True, help="After its due this is late.")
-@click.option("--stuck-s", type=float, default=86_400.0, show_default=True, help="Silent for longer is stuck.")
+@click.option("--skew-s", type=SECONDS, default=1.0, show_default=True, help="How far clocks of nodes may differ.")
+@click.option("--late-s", type=SECONDS, default=2.0, show_default=True, help="After its due this is late.")
+@click.option("--stuck-s", type=SECONDS, default=86_400.0, show_default=True, help="Silent for longer is stuck.")
 @click.option("--out", metavar="FOLDER", help="All findings as Parquet, with the ids.")
 @click.option("--state", metavar="FOLDER", help="Day by day: only days that were not audited yet, going on from here.")
 @click.option(
@@ -328,29 +219,36 @@ def audit(
 
     JOURNAL is an archive of the journal, a file of events, or the address of a store or node, whose journal is read
     as it is now. Exit code 1 when a promise was broken."""
-    with spark_on(master, memory_mb, settings, delta=form == "delta" or _is_delta(journal)) as spark:
+    with spark_on(master, memory_mb, settings, delta=form == "delta" or is_delta(journal)) as spark:
         from capellini.pipeline.audit import days, job
         from capellini.pipeline.journal.columns import is_address, read_journal
 
         options = job.Options(None if all_drained else frozenset(drained), skew_s, late_s, stuck_s)
-        place = journal if is_address(journal) else _whole(journal)
+        place = journal if is_address(journal) else whole(journal)
         with working(spark, "auditing") as say:
             rows = read_journal(spark, place, form, days=state is not None)
             if state is None:
                 summary, findings = job.audit(rows, options, say)
+                if not summary.events and not is_address(journal):  # nothing is found in what is no journal, either
+                    raise NotFound(f"there is no event in {journal}")
                 said = [_audit_said(summary.events, summary.lives, summary.plain, summary.counts, summary.broken)]
                 said[0]["missing"] = sum(each.count for each in summary.windows)
             else:
-                done = list(days.audit_days(spark, rows, _whole(state), options, say, last))
+                for _ in days.audit_days(spark, rows, whole(state), options, say, last):
+                    pass
+                done = days.untold(whole(state))  # and those that a run before this one was killed with
                 said = [{"day": d.day, **_audit_said(d.events, d.lives, d.plain, d.counts, d.broken)} for d in done]
-                findings = days.findings_of(spark, _whole(state)).where(job.among("day", [each.day for each in done]))
-            if out:
-                findings.write.mode("overwrite").parquet(_whole(out))
+                findings = days.findings_of(spark, whole(state)).where(job.among("day", [each.day for each in done]))
+            if out and said:  # no new day leaves what is there
+                findings.write.mode("overwrite").parquet(whole(out))
             shown = [row.asDict() for row in findings.orderBy("fault", "queue", "id").limit(SHOWN).collect()]
         if as_json:
             say_json({**(said[0] if state is None else {"days": said}), "findings": shown})
         else:
             _say_audit(said, shown)
+        if state is not None and said:
+            sys.stdout.flush()
+            days.tell(whole(state), said[-1]["day"])
         broken = sum(each["broken"] for each in said)
     if broken:
         sys.exit(1)
@@ -397,15 +295,17 @@ def report(
     """Write a page about JOURNAL: by queue and hour rates, depth, quantiles of waits, poison messages.
 
     JOURNAL is what an audit takes, too: an archive of the journal, a file of events, or an address."""
-    with spark_on(master, memory_mb, settings, delta=_is_delta(kept) or _is_delta(journal)) as spark:
+    if not Path(page).absolute().parent.is_dir():
+        raise click.UsageError(f"there is no folder {Path(page).parent} for the page")
+    with spark_on(master, memory_mb, settings, delta=form == "delta" or is_delta(kept) or is_delta(journal)) as spark:
         from capellini.pipeline.jobs.archive import read_archive
         from capellini.pipeline.journal.columns import is_address, read_journal
         from capellini.pipeline.report import page as pages
         from capellini.pipeline.report import tables
 
-        place = journal if is_address(journal) else _whole(journal)
+        place = journal if is_address(journal) else whole(journal)
         with working(spark, "reading the journal"):
-            archived = read_archive(spark, _whole(kept)) if kept else None
+            archived = read_archive(spark, whole(kept)) if kept else None
             found = tables.report(read_journal(spark, place, form), archived)
         Path(page).write_text(pages.page(found, title), encoding="utf-8")
         queues = len({row["queue"] for row in found.hours})
@@ -421,14 +321,16 @@ def report(
 @click.argument("queue")
 @click.option("--by", default="origin,shape,attributes", show_default=True, help="What a group has in common.")
 @click.option("--ignore", multiple=True, metavar="ATTRIBUTE", help="An attribute that tells nothing; again for more.")
-@click.option("--top", type=int, default=20, show_default=True, help="So many groups, the biggest first.")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=20, show_default=True, help="So many groups, the biggest first."
+)
 @click.option("--where", default="", metavar="SQL", help="Only those: over origin, shape, attributes, text, put_at, …")
 @click.option("--redrive", is_flag=True, help="Move those letters back to where they came from, each once.")
 def dead_letters(
     at: str, as_json: bool, master: str, memory_mb: int | None, settings: tuple[str, ...], queue: str, by: str,
     ignore: tuple[str, ...], top: int, where: str, redrive: bool,
 ) -> None:  # fmt: skip
-    """Show the dead letters of QUEUE in groups, with samples; or move chosen ones back."""
+    """Show the dead letters of QUEUE, or QUEUE@GROUP, in groups, with samples; or move chosen ones back."""
     with spark_on(master, memory_mb, settings) as spark:
         from capellini.pipeline.jobs import letters as job
 
@@ -456,6 +358,8 @@ def _sample(row: dict[str, Any]) -> str:
 
 # ---- rollup
 
+COLLECTED: Final = ("coalesce(sum(collected), 0)", "count_if(deferred <> '')", "max(deferred)")
+
 
 @pipeline.command()
 @talks
@@ -479,15 +383,17 @@ def rollup(
         from capellini.pipeline.jobs import rollup as job
 
         with working(spark, "rolling up"):
-            count = job.rollup(spark, job.Rollup(at, _whole(path), hour, reads_per_s))
+            count = job.rollup(spark, job.Rollup(at, whole(path), hour, reads_per_s))
         if not as_json:
             click.echo(f"rolled up {count:,} counters")
-        shards = 0
+        shards = deferred = 0
         if collects:
             with working(spark, "collecting"):
-                row = job.collect(spark, at).selectExpr("coalesce(sum(collected), 0)").first()
-            shards = int(row[0]) if row is not None else 0
+                row = job.collect(spark, at).selectExpr(*COLLECTED).first()
+            shards, deferred, why = (int(row[0]), int(row[1]), row[2]) if row is not None else (0, 0, "")
             if not as_json:
                 click.echo(f"collected {shards:,} shards")
+            if deferred:
+                hint(f"{deferred:,} of {count:,} counters wait for a later collection: {why}")
         if as_json:
-            say_json({"counters": count, "collected": shards})
+            say_json({"counters": count, "collected": shards, "deferred": deferred})

@@ -187,7 +187,11 @@ def check_java() -> None:
         where = f"JAVA_HOME is {home}, where there is none" if home else "there is no java on the PATH"
         package = f"openjdk-{JAVA_LEAST}-jre-headless"
         raise CannotOpen(f"Spark needs Java {JAVA_LEAST} or newer, and {where}: install {package}")
-    done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_WITHIN_S, check=False)
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_WITHIN_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = error.strerror if isinstance(error, OSError) else f"no answer within {JAVA_WITHIN_S:g} s"
+        raise CannotOpen(f"{java} cannot be run ({why}): Spark needs Java {JAVA_LEAST} or newer") from None
     told = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
     if done.returncode or told is None:
         raise CannotOpen(f"{java} does not say its version: Spark needs Java {JAVA_LEAST} or newer")

@@ -7,12 +7,13 @@
 
     STATE/day=2030-01-31/   carried, numbers, findings        as Parquet
     STATE/done/2030-01-31   written last: the day is done
+    STATE/told              the last day of which somebody was told what was found
 
 So a month costs what its days cost. What is over is remembered for KEEP_DAYS, so that a delivery after its ack is
 found across days; later than that it looks like a life of its own. The days are those on which the journal was stored
 (the archive's `day`), so that nothing comes late; a day that grew after its audit is noticed, and is an error.
 
-Killed at any moment, it begins again with the day that was not done.
+Killed at any moment, it begins again with the day that was not done; what was found until then is told by the next one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 KEEP_DAYS: Final = 7.0
 HOUR_S: Final = 3_600.0  # runs of puts are joined within an hour: how long one waits is known that well
+TOLD: Final = "told"
 WHO: Final = ("fault", "queue", "generation", "id")
 
 
@@ -65,14 +67,14 @@ def audit_days(
     place = Path(state)
     (place / "done").mkdir(parents=True, exist_ok=True)
     sizes = {str(row[0]): int(row[1]) for row in journal.groupBy("day").count().collect()}
-    before = [_done(each) for each in sorted((place / "done").iterdir()) if not each.name.startswith(".")]
-    for each in before:
-        if each.day in sizes and sizes[each.day] != each.rows:
+    before = {each.day: each.rows for each in _all_done(place)}
+    newest = max(before, default="")
+    for day in sorted(sizes):
+        if day <= newest and sizes[day] != before.get(day, 0):
             raise Conflict(
-                f"{each.day} had {each.rows} rows when it was audited and has {sizes[each.day]} now: audit a day "
+                f"{day} had {before.get(day, 0)} rows when it was audited and has {sizes[day]} now: audit a day "
                 "after all of it was archived, or begin with a new state"
             )
-    newest = before[-1].day if before else ""
     days = [day for day in sorted(sizes) if day > newest and (day < max(sizes) or day <= last)]
     for day in days:
         found = _one(spark, journal.where(f"day = '{day}'").select(*COLUMNS), place, newest, day, options, say)
@@ -91,16 +93,32 @@ def audit_days(
 
 def findings_of(spark: SparkSession, state: str) -> DataFrame:
     """All that was found, with the day of each."""
-    days = [each.name for each in sorted((Path(state) / "done").iterdir()) if not each.name.startswith(".")]
-    nothing = spark.createDataFrame([], f"{FINDINGS}, day string")
-    for day in days:
-        rows = spark.read.schema(FINDINGS).parquet(str(Path(state) / f"day={day}" / "findings"))
-        nothing = nothing.unionByName(rows.selectExpr("*", f"'{day}' AS day"))
-    return nothing
+    columns, days = f"{FINDINGS}, day string", [each.day for each in _all_done(Path(state))]
+    if not days:
+        return spark.createDataFrame([], columns)
+    # In one go: one after the other, a year of days would be a plan of hundreds of steps.
+    paths = [str(Path(state) / f"day={day}" / "findings") for day in days]
+    return spark.read.schema(columns).option("basePath", state).parquet(*paths)
 
 
-def _done(path: Path) -> Done:
-    return msgspec.json.decode(path.read_bytes(), type=Done)
+def untold(state: str) -> list[Done]:
+    """The days that are done and of which nobody was told: who audited them may have been killed before that."""
+    told = Path(state) / TOLD
+    last = told.read_text() if told.exists() else ""
+    return [each for each in _all_done(Path(state)) if each.day > last]
+
+
+def tell(state: str, day: str) -> None:
+    """Somebody was told of all days up to this one."""
+    fresh = Path(state) / f".{TOLD}"
+    fresh.write_text(day)
+    fresh.replace(Path(state) / TOLD)
+
+
+def _all_done(place: Path) -> list[Done]:
+    """In the order of days."""
+    files = sorted(each for each in (place / "done").iterdir() if not each.name.startswith("."))
+    return [msgspec.json.decode(each.read_bytes(), type=Done) for each in files]
 
 
 def _one(

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql import functions as f
 
-from capellini.model.errors import Invalid
+from capellini.model.errors import Invalid, NotFound, WrongKind
+from capellini.model.log import AT, split_name
 from capellini.pipeline.jobs.load import record_of
 from capellini.pipeline.jobs.running import plainly
 from capellini.pipeline.source.data import register
+from capellini.queues.log.groups import dead_letters_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +36,7 @@ REDRIVE_NEAR: Final = 1_000  # neighbours go together: they share compare-and-se
 
 
 class Letters(msgspec.Struct, frozen=True):
-    """`queue`: the queue whose dead letters they are, or the dead letters themselves."""
+    """`queue`: the queue, or QUEUE@GROUP, whose dead letters they are, or the dead letters themselves."""
 
     at: str
     queue: str
@@ -46,8 +48,18 @@ class Letters(msgspec.Struct, frozen=True):
 
 
 def letters_of(at: str, queue: str) -> str:
-    """The queue that has them."""
-    record = record_of(at, queue)
+    """The queue that has them. Of a log queue each group has its own: QUEUE@GROUP. Raises NotFound, WrongKind."""
+    of, group = split_name(queue)
+    record = record_of(at, of)
+    if record.kind == "log":
+        name = dead_letters_of(of, group)
+        try:
+            return record_of(at, name).name
+        except NotFound:
+            says = f"{of}{AT}{group} has no dead letters, and each group has its own: see `capellini group list {of}`"
+            raise NotFound(says) from None
+    if AT in queue:
+        raise WrongKind(f"{of} is a {record.kind} queue, which has no groups")
     return record.options.dead_letters or queue
 
 
@@ -101,7 +113,7 @@ def described(rows: DataFrame, wanted: Letters) -> DataFrame:
     keys = "json_object_keys(text)"  # null where it is no object
     plain = f"regexp_replace(substr(text, 1, {SHAPE_CHARS}), '[0-9]+', 'N')"
     named = f"concat('{{', concat_ws(', ', array_sort({keys})), '}}')"
-    ignored = ", ".join(f"'{name}'" for name in wanted.ignore) or "''"
+    ignored = ", ".join(map(_quoted, wanted.ignore)) or "''"
     told = (
         rows.selectExpr("*", "string(body) AS text")
         .withColumn("shape", f.expr(f"if({keys} IS NULL, {plain}, {named})"))
@@ -117,8 +129,14 @@ def described(rows: DataFrame, wanted: Letters) -> DataFrame:
     return told.where(wanted.where) if wanted.where else told
 
 
+def _quoted(text: str) -> str:
+    """As SQL has it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def grouped(told: DataFrame, wanted: Letters) -> DataFrame:
-    samples = f"slice(collect_list(struct(id, substr(text, 1, {SAMPLE_CHARS}) AS body)), 1, {SAMPLES}) AS samples"
+    # The oldest ones, and no more than these are ever held: a group may have millions.
+    samples = f"min_by(struct(id, substr(text, 1, {SAMPLE_CHARS}) AS body), bigint(id), {SAMPLES}) AS samples"
     return (
         told.groupBy(*wanted.by)
         .agg(

@@ -82,6 +82,8 @@ def form_of(path: str) -> str:
         return "parquet" if place.suffix == ".parquet" else "json"
     if (place / "_delta_log").is_dir():
         return "delta"
+    if all(each.name.startswith(("_", ".")) for each in place.iterdir()):  # an archive of nothing, as Spark sees it
+        raise NotFound(f"there is nothing in the journal at {path} yet")
     return "parquet" if any(place.rglob("*.parquet")) else "json"
 
 

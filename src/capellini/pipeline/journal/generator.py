@@ -88,9 +88,10 @@ def _spread(recipe: Recipe, timed: list[bool]) -> list[Counter[str]]:
     }
     spread: list[Counter[str]] = [Counter() for _ in timed]
     for fault, wanted in recipe.faults.items():
-        allowed = [0] if fault == "unknown" else places[fault in TIMED_FAULTS]
+        allowed = [0][timed[0] :] if fault == "unknown" else places[fault in TIMED_FAULTS]
         if wanted and not allowed:
-            raise Invalid(f"{fault} needs timed queues: raise timed_share")
+            lacks, how = ("timed", "raise") if fault in TIMED_FAULTS else ("work", "lower")
+            raise Invalid(f"{fault} needs {lacks} queues: {how} timed_share")
         for at in range(wanted):
             spread[allowed[zlib.crc32(f"{recipe.seed}/{fault}/{at}".encode()) % len(allowed)]][fault] += 1
     return spread

@@ -23,6 +23,7 @@ MOST_HOURS: Final = 24 * 366  # beyond them hours without an event are left out
 LABELS: Final = 4  # pieces of the axis of hours, each with its hour at its ends
 LEAST_S: Final = 1e-4  # waits below that are all alike
 COLOURS: Final = ("#2f6fde", "#d9822b", "#2d9d78", "#b3446c", "#7a5cc9")
+Row = dict[str, Any]
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2733; --soft: #6b7886; --line: #d9dfe5; --card: #fff; --page: #f4f6f8 }
 @media (prefers-color-scheme: dark) {
@@ -44,11 +45,11 @@ tr + tr td { border-top: 1px solid var(--line) } text { fill: var(--soft); font-
 
 def page(report: Report, title: str) -> str:
     """The whole page."""
-    queues = sorted({row["queue"] for row in report.hours})
+    of_hours, of_waits = _by_queue(report.hours), _by_queue(report.waits)
     hours = all_hours([row["hour"] for row in (*report.hours, *report.waits)])
-    parts = [f"<h1>{html.escape(title)}</h1>", _span(hours), _overview(report, queues)]
-    for queue in queues:
-        parts.append(_queue(queue, hours, _of(report.hours, queue), _of(report.waits, queue)))
+    parts = [f"<h1>{html.escape(title)}</h1>", _span(hours), _overview(of_hours, of_waits)]
+    for queue in sorted(of_hours):
+        parts.append(_queue(queue, hours, of_hours[queue], of_waits.get(queue, [])))
     if report.poison:
         named = [{**row, "generation": str(row["generation"])} for row in report.poison]  # a name, not a quantity
         parts.append("<h2>Delivered most often</h2>" + table(named))
@@ -58,14 +59,18 @@ def page(report: Report, title: str) -> str:
     return f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(parts)}</body></html>\n"
 
 
-def _of(rows: Iterable[dict[str, Any]], queue: str) -> list[dict[str, Any]]:
-    return [row for row in rows if row["queue"] == queue]
+def _by_queue(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Once for all of them: there may be thousands of queues."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["queue"], []).append(row)
+    return found
 
 
-def _overview(report: Report, queues: Sequence[str]) -> str:
+def _overview(of_hours: Mapping[str, list[Row]], of_waits: Mapping[str, list[Row]]) -> str:
     rows = []
-    for queue in queues:
-        mine, waits = _of(report.hours, queue), _of(report.waits, queue)
+    for queue in sorted(of_hours):
+        mine, waits = of_hours[queue], of_waits.get(queue, [])
         sums = {kind: sum(row[kind] for row in mine) for kind in ("put", "delivered", "acked", "redelivered", "dead")}
         worst = max((row["life_p99"] for row in waits if _number(row["life_p99"])), default=None)
         rows.append({"queue": queue, **sums, "unfinished": mine[-1]["depth"], "worst hour's p99 to ack": _time(worst)})

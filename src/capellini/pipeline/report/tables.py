@@ -3,14 +3,14 @@
     journal ──▶ rates      events by kind                    sums of counts, one pass
             ──▶ waits      put to first delivery, put to ack: quantiles, by the hour of the put; of timed messages
                            from their due on: to wait until then is what they are for
-            ──▶ depth      what was put and not finished at the end of each hour
+            ──▶ depth      what was put and not finished at the end of each hour (depths.py)
             ──▶ poison     the messages that were delivered most often
     archive ──▶ attributes the most frequent values           (only if one is named: the journal has none)
 
 Runs of ids are spread out for the waits alone, which need single lives; they are gathered again at once.
 
 A log queue has a row for each of its groups (QUEUE@GROUP), all extents together; puts that no group has begun with are
-the queue's own.
+the queue's own. Versions of a group, of which each seek begins one, are in the same row.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql import functions as f
 
+from capellini.model.log import AT
 from capellini.pipeline.audit.job import DUE_S
 from capellini.pipeline.audit.readers import with_puts
+from capellini.pipeline.report.depths import with_depths
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,6 +32,7 @@ KINDS: Final = ("put", "delivered", "acked", "nacked", "dead", "expired", "cance
 QUANTILES: Final = (0.5, 0.95, 0.99)
 TOP: Final = 20
 TIMED_ID: Final = "^[0-9a-f]{32}$"  # a time uuid, which says its due; others are numbers
+READER: Final = f"^[^/]*{AT}[^/]*/[^/]*/|^[^/]*/"  # what is before an extent in the name of its place
 _HOUR: Final = "date_trunc('hour', timestamp_seconds({}))"
 
 
@@ -47,7 +50,7 @@ def report(journal: DataFrame, archive: DataFrame | None = None) -> Report:
     events = named.selectExpr("*", "queue AS place").withColumn("queue", f.expr("split_part(queue, '/', 1)")).persist()
     try:
         return Report(
-            _rows(hours(events), "queue", "hour"),
+            hours(events),
             _rows(waits(events), "queue", "hour"),
             _rows(poison(events)),
             [] if archive is None else _rows(attributes(archive)),
@@ -66,16 +69,26 @@ def _count(kind: str) -> str:
     return f"sum(if(kind = '{kind}', coalesce(`count`, 1), 0)) AS {kind}"
 
 
-def hours(events: DataFrame) -> DataFrame:
+def hours(events: DataFrame) -> list[dict[str, Any]]:
     """Events by kind, redeliveries, and depth at the end of the hour."""
     again = "sum(if(kind = 'delivered' AND version > 1, coalesce(`count`, 1), 0)) AS redelivered"
-    counted = (
-        events.selectExpr("*", f"string({_HOUR.format('at')}) AS hour")
-        .groupBy("queue", "hour")
-        .agg(*(f.expr(_count(kind)) for kind in KINDS), f.expr(again))
+    mine = ("queue", "generation", "seek")
+    extents = (
+        events.selectExpr(
+            "*",
+            f"string({_HOUR.format('at')}) AS hour",
+            f"if(instr(place, '{AT}') > 0, int(split_part(place, '/', 2)), 0) AS seek",
+            f"regexp_replace(place, '{READER}', '') AS extent",
+        )
+        .groupBy(*mine, "extent", "hour")
+        .agg(*(f.expr(_count(kind)) for kind in KINDS), f.expr(again), f.expr("count_if(kind <> 'put') AS own"))
     )
-    ended = "put - acked - dead - expired - cancelled - skipped - replayed"
-    return counted.selectExpr("*", f"sum({ended}) OVER (PARTITION BY queue ORDER BY hour) AS depth")
+    # Each version of a group has the puts of what it read: for the rate they count with the first of these.
+    first = "seek = min(seek) OVER (PARTITION BY queue, generation, extent)"
+    sums = ", ".join((*KINDS, "redelivered", "own"))
+    counted = extents.selectExpr("*", f"if({first}, put, 0) AS told")
+    by_version = counted.groupBy(*mine, "hour").agg(*(f.sum(each).alias(each) for each in (*sums.split(", "), "told")))
+    return with_depths(_rows(by_version, *mine, "hour"))
 
 
 def lives(events: DataFrame) -> DataFrame:
