@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from capellini.model.errors import Invalid, NotFound, TooLarge
+from capellini.model.errors import Invalid, NotFound, TooLarge, Unavailable
 from capellini.model.message import Delivery, Entry, NewMessage, Peeked, check_message
 from capellini.model.options import options_of
 from capellini.model.receipts import parse_receipt, receipts_of
@@ -220,3 +220,4 @@ class MemoryService(Service):
 
     async def close(self) -> None:
         self.held.clear()
+        self.fails = Unavailable("this was closed")  # as a real one says to what still comes
