@@ -257,9 +257,11 @@ KEYS: dict[Type, tuple[Any, Any]] = {
 
 def one_pass(of: Table, rows: Any) -> tuple[bool, bool]:
     """Whether the stores take the rows in one pass: the embedded one, and the one on Cassandra."""
-    put: list[tuple[object, ...]] = []
+    put: list[tuple[bytes, bytes, None]] = []
     plan = Plan(of, 1)
     taken = plan.put_whole(rows, lambda *row: put.append(row), b"base", None, 5, 0)
+    if sum(len(record) for _, record, _ in put) > MAX_VALUE_BYTES:
+        taken = False  # who asks sees to that: then a value may be too large
     if taken:
         assert put == [(b"base" + plan.keys.encode(key), plan.rows.whole(values, 5, 0), None) for key, values in rows]
     made = compile_whole(of, False)(rows, "prepared", 0, ("p",))

@@ -148,7 +148,7 @@ async def test_a_node_whose_disk_fails_ends_and_what_was_confirmed_is_there_afte
         await client.create_queue("jobs")
         await client.put("jobs", b"confirmed")
         with monkeypatch.context() as disk:
-            disk.setattr(SyncWorker, "_timed_flush", lambda self: OSError("the disk is gone"))
+            disk.setattr(SyncWorker, "_timed_flush", lambda *_: OSError("the disk is gone"))
             with pytest.raises(capellini.Unknown):
                 await client.put("jobs", b"perhaps")
             with pytest.raises(Unavailable, match=r"the disk is gone.* on the disk"):

@@ -51,8 +51,44 @@ async def test_who_comes_in_its_own_turn_stays_alone() -> None:
     for _ in range(100):
         assert worker.lonely
         await worker.wait()
-        assert not worker.lonely  # in this turn somebody else would be company
+        assert worker.lonely  # one task after itself is no company
         await asyncio.sleep(0)
+        _, lonely = await asyncio.gather(worker.wait(), asks(worker))
+        assert not lonely  # in one turn somebody else is
+
+
+async def asks(worker: SyncWorker) -> bool:
+    return worker.lonely
+
+
+async def test_one_task_alone_gives_way_when_it_held_the_loop_for_long() -> None:
+    class Clock(RealClock):
+        def elapsed_s(self) -> float:
+            return now_s
+
+    now_s = 0.0
+    disk = Disk()
+    worker = SyncWorker(disk.flush, Clock(), Counts())
+    for _ in range(ALONE):
+        await worker.wait()
+    turns: list[None] = []
+
+    def turned() -> None:
+        turns.append(None)
+        loop.call_soon(turned)
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(turned)
+    for _ in range(10):
+        await worker.wait()
+    assert not turns  # all in one turn
+    now_s += INLINE_BELOW_S
+    await worker.wait()
+    assert 0 < len(turns) <= 3
+    held = len(turns)
+    for _ in range(10):
+        await worker.wait()
+    assert len(turns) == held and disk.flushes == ALONE + 21  # still alone: others had their turn, and nobody came
 
 
 async def test_company_in_one_turn_is_noticed_at_once() -> None:

@@ -177,6 +177,7 @@ async def test_one_alone_that_cannot_be_synced_hears_of_it_and_nothing_is_taken_
         raise OSError("the disk is gone")
 
     store_of(quiet)._worker._flush = fails
+    store_of(quiet)._database.write_synced = lambda _: fails()
     with pytest.raises(Unknown):
         await quiet.ack_parcels("jobs", [ack_of(parcel)])
     with pytest.raises(Unavailable):

@@ -114,7 +114,7 @@ class Bare:
 
 
 def rows_of(first: int, count: int) -> Rows:
-    return tuple(((number,), {"count": number, "block": BLOCK}) for number in range(first, first + count))
+    return tuple([((number,), {"count": number, "block": BLOCK}) for number in range(first, first + count)])
 
 
 async def _writes(store: Store, bare: Bare, scale: Scale) -> tuple[float, Detail]:

@@ -29,6 +29,11 @@ _WRONG: Final[Mapping[Type, str]] = {
     Type.BOOL: "{0} is not True and {0} is not False",
     Type.TIMEUUID: "not fits_timeuuid({0})",
 }
+# A row that does not come after the last one.
+_FOLLOW: Final = """if {0} <= last:
+                ordered = False
+            last = {0}"""
+_PACKED: Final = {Type.INT: "type({0}) is not int", Type.BLOB: "type({0}) is not bytes"}
 
 
 def compiled(
@@ -43,11 +48,11 @@ def compiled(
     """A function of (rows, arguments): `result` if every row is whole and good and none is named twice, else None.
 
     It is for tables with columns, none of them conditional. `packs`: numbers are packed by `struct`, which refuses
-    those of more than 64 bits itself.
+    those of more than 64 bits itself, and the caller sees by the size of it all that no value is too large.
     """
     keys = [(f"k{at}", column.type) for at, column in enumerate(table.clustering)]
     values = [(f"c{at}", column.type) for at, column in enumerate(table.columns)]
-    wrong = {**_WRONG, Type.INT: "type({0}) is not int"} if packs else _WRONG
+    wrong = {**_WRONG, **_PACKED} if packs else _WRONG
     unpack = f"{', '.join(name for name, _ in keys)}, = key" if keys else "() = key"
     takes = "\n            ".join(f"c{at} = values[{column.name!r}]" for at, column in enumerate(table.columns))
     bad = [f"type(key) is not tuple or len(values) != {len(values)}"]
@@ -57,9 +62,9 @@ def compiled(
         bad.append(f"{' + '.join(loose)} > LONG_KEY")
     # Rows mostly come in order, and then none comes twice. UUIDs are compared slowly, and by another order.
     if [kind for _, kind in keys] == [Type.INT]:
-        first, follow = "last = LEAST_INT - 1", "ordered = ordered and k0 > last; last = k0"
+        first, follow = "last = LEAST_INT - 1", _FOLLOW.format("k0")
     elif keys and all(kind is not Type.TIMEUUID for _, kind in keys):
-        first, follow = "last = ()", "ordered = ordered and key > last; last = key"
+        first, follow = "last = ()", _FOLLOW.format("key")
     else:
         first, follow = "ordered = len(rows) < 2", ""
     start = "\n    ".join(["ordered = True", first, *before])

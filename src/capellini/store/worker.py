@@ -7,8 +7,9 @@
 Where the disk is quick the fsync is made on the event loop, after everything else that was ready: two changes of
 thread cost more than it does. Where it is slow it is made in one thread of its own and the loop goes on.
 Which of the two, the moving average of its duration decides. Who was alone the last times (`lonely`) has it made at
-once, without a turn of the loop. Company is noticed by the next one: whoever comes in the same turn of the loop could
-have shared it, so from then on fsyncs are put off for others again.
+once, without a turn of the loop, and in the very call that writes. Company is noticed by the next one: any other task
+that comes in the same turn of the loop could have shared it, so from then on fsyncs are put off for others again. One
+task that writes again and again gives way when it has held the loop for as long as a slow fsync.
 
 An fsync that failed says nothing about what reached the disk, and a second one that succeeds proves nothing about
 the first. So the first failure is final: whoever waits gets Unknown, and every later call is refused until the
@@ -36,6 +37,7 @@ SLOW_TURNS: Final = 5  # the same where fsyncs are slow, all in all: what gather
 LONELY: Final = 1.2  # on average fewer than this share an fsync: then nobody is waited for
 ALONE: Final = 8  # fsyncs in a row for one caller each: the next one is made at once
 WEIGHT: Final = 0.1  # of the newest duration in the moving average: some ten fsyncs decide
+NO_TASK: Final = object()
 OUTLIER_S: Final = 0.02  # one stall of the disk counts at most so much, or it would keep us off the loop for long
 
 
@@ -75,18 +77,19 @@ class SyncWorker:
         self._synced = 0  # of those, how many are durable
         self._shared = 1.0  # the moving average of how many share an fsync
         self._alone = 0  # fsyncs in a row that nobody shared
-        self._just_now = False  # one was made at once in this turn of the loop
+        self._held_by: object = None  # for whom one was made at once in this turn of the loop: a task, or NO_TASK
+        self._held_s = 0.0  # since when
         self.syncing: asyncio.Future[None] | None = None  # one is being made in the thread; done when it is over
         self.average_s = 0.0
         self.failure: Unavailable | None = None
 
     async def wait(self) -> None:
         """Everything written before this call is durable when it returns. Raises Unknown."""
-        loop = asyncio.get_running_loop()
         if self.lonely:
-            self._flush_alone(loop)
+            self.alone(self._flush)
             return
-        if self._just_now:
+        loop = asyncio.get_running_loop()
+        if self._held_by not in (None, asyncio.current_task()):
             self._alone = 0
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.append(future)
@@ -98,14 +101,33 @@ class SyncWorker:
     @property
     def lonely(self) -> bool:
         """Whoever waits now waits alone, and would not give way to the loop."""
-        return (
-            self._alone >= ALONE
-            and not self._just_now
-            and not self._running
-            and self._shared <= LONELY
-            and self.average_s < INLINE_BELOW_S
-            and self.failure is None
-        )
+        if (
+            self._alone < ALONE
+            or self._running
+            or self._shared > LONELY
+            or self.average_s >= INLINE_BELOW_S
+            or self.failure is not None
+        ):
+            return False
+        if self._held_by is None:
+            return True
+        return self._held_by is asyncio.current_task() and self._clock.elapsed_s() - self._held_s < INLINE_BELOW_S
+
+    def alone(self, flush: Callable[[], None]) -> None:
+        """Makes it durable at once, for one who is `lonely`. `flush` may write, too. Raises Unknown."""
+        if self._held_by is None:
+            self._held_by, self._held_s = asyncio.current_task() or NO_TASK, self._clock.elapsed_s()
+            asyncio.get_running_loop().call_soon(self._turned)
+        error = self._timed_flush(flush)
+        if error is not None:
+            raise self.fail(error) from error
+        self._counts.fsyncs += 1
+        self._synced = self._written
+        self._alone += 1
+        self._shared += WEIGHT * (1 - self._shared)
+
+    def _turned(self) -> None:
+        self._held_by = None
 
     def written(self) -> None:
         """Something was written that a later fsync makes durable."""
@@ -133,20 +155,6 @@ class SyncWorker:
             self._thread.close()
             self._thread = None
 
-    def _flush_alone(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._just_now = True
-        loop.call_soon(self._turned)
-        error = self._timed_flush()
-        if error is not None:
-            raise self.fail(error) from error
-        self._counts.fsyncs += 1
-        self._synced = self._written
-        self._alone += 1
-        self._shared += WEIGHT * (1 - self._shared)
-
-    def _turned(self) -> None:
-        self._just_now = False
-
     def _gather(self, loop: asyncio.AbstractEventLoop, seen: int = 0, turns: int = 0) -> None:
         """Where several share an fsync, more may be on their way: each turn of the loop brings what has arrived a step
         nearer. Whoever is alone waits for nobody. Where fsyncs are slow, whoever misses one waits for two, so that some
@@ -167,21 +175,21 @@ class SyncWorker:
         if self.failure is not None:
             self._finish(loop, group, upto, None)
         elif self.average_s < INLINE_BELOW_S:
-            self._finish(loop, group, upto, self._timed_flush())
+            self._finish(loop, group, upto, self._timed_flush(self._flush))
         else:
             self._thread = self._thread or _SyncThread()
             self.syncing = loop.create_future()
             self._thread.do(lambda: self._flush_for(loop, group, upto))
 
     def _flush_for(self, loop: asyncio.AbstractEventLoop, group: list[asyncio.Future[None]], upto: int) -> None:
-        error = self._timed_flush()
+        error = self._timed_flush(self._flush)
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: then nobody waits
             loop.call_soon_threadsafe(self._finish, loop, group, upto, error)
 
-    def _timed_flush(self) -> Exception | None:
+    def _timed_flush(self, flush: Callable[[], None]) -> Exception | None:
         before_s = self._clock.elapsed_s()
         try:
-            self._flush()
+            flush()
         except Exception as error:  # of any kind: whatever it is, durability is not known
             return error
         took_s = min(self._clock.elapsed_s() - before_s, OUTLIER_S)

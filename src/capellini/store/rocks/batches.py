@@ -14,7 +14,7 @@ from rocksdict import WriteBatch
 
 from capellini.store.cells import TOMBSTONE, Cells, RowCodec, merge
 from capellini.store.checks import MAX_TTL_S, rules_of
-from capellini.store.interface import MAX_BATCH_ROWS, Batch, Cas, Change, Key, Level
+from capellini.store.interface import MAX_BATCH_ROWS, MAX_VALUE_BYTES, Batch, Cas, Change, Key, Level
 from capellini.store.layout import (
     APART_KEYS,
     BEYOND,
@@ -69,6 +69,8 @@ class Batches:
         made = WriteBatch(raw_mode=True)
         if not plan.put_whole(rows, made.put, space.base, space.handle, timestamp_us, expiry_us):
             return None
+        if made.size_in_bytes() > MAX_VALUE_BYTES:
+            return None  # one of them may be too large
         self._stamps.wrote(plan.number, timestamp_us)
         return made
 

@@ -256,8 +256,8 @@ class RocksStore(Store):
         else:
             self._writable(batch.frees)
         self._count(len(batch.rows) + bool(batch.static) + (batch.clear_before is not None), writes=1)
-        self._apply(made)
-        await (self._worker.wait() if batch.sync else self._turn())
+        self._apply(made, batch.sync)
+        await self._settled(batch.sync)
 
     def _make_space(self, plan: Plan, prefix: bytes) -> Space:
         space = self._database.space(plan, prefix)
@@ -282,7 +282,7 @@ class RocksStore(Store):
 
     async def compare_and_set(self, cas: Cas) -> Outcome:
         if self.swap(cas):
-            await (self._worker.wait() if cas.sync else self._turn())
+            await self._settled(cas.sync)
             return APPLIED
         check_cas(cas)
         plan = self._plan(cas.table)
@@ -306,15 +306,15 @@ class RocksStore(Store):
         self._count(len(cas.changes) + cas.drop, writes=holds)
         if not holds:
             # What refused it may not be durable yet, and the caller may build on it.
-            await (self._worker.wait() if cas.sync and not self._worker.clean else self._turn())
+            await self._settled(cas.sync)
             return Outcome(False, current)
         if not cas.drop and any(change.key is not None for change in cas.changes):
             space = self._make_space(plan, prefix)
-        self._apply(self._batches.changes(plan, cas, prefix, space, records))
+        self._apply(self._batches.changes(plan, cas, prefix, space, records), cas.sync)
         self._remember(plan, cas, prefix, records, current)
         if cas.drop:
             self._dropped(prefix, space)
-        await (self._worker.wait() if cas.sync else self._turn())
+        await self._settled(cas.sync)
         return APPLIED
 
     def swap(self, cas: Cas) -> bool:
@@ -327,7 +327,7 @@ class RocksStore(Store):
             return False
         self.counts.rounds += 1
         self._count(1, writes=1)
-        self._apply(made)
+        self._apply(made, cas.sync)
         known.values = dict(cas.changes[0].values)
         return True
 
@@ -375,17 +375,30 @@ class RocksStore(Store):
 
     # ---- durability
 
-    def _apply(self, made: WriteBatch) -> None:
-        """To RocksDB and its log, not yet synced. Raises Unknown, and then nothing is written any more."""
+    def _apply(self, made: WriteBatch, sync: bool = False) -> None:
+        """To RocksDB and its log. `sync`: where nobody is to be waited for, durable with it, and all before it; else
+        `_settled` waits for that. Raises Unknown, and then nothing is written any more."""
         kept = self._stamps.to_keep()
         if kept is not None:
             made.put(CLOCK_KEY, kept)
         self.counts.bytes_written += made.size_in_bytes()
+        if sync and self._worker.lonely:
+            self._worker.written()
+            self._worker.alone(lambda: self._database.write_synced(made))
+            self._calls = 0  # for how long one holds the loop so, the worker knows
+            return
         try:
             self._database.rows.write(made)
         except Exception as error:  # rocksdict raises plain Exception for everything
             raise self._worker.fail(error) from error
         self._worker.written()
+
+    async def _settled(self, sync: bool) -> None:
+        """What was written, and what was seen, is durable if that is asked for."""
+        if not sync or self._worker.clean:
+            await self._turn()
+        else:
+            await self._worker.wait()
 
     async def sync(self) -> None:
         self._open()
