@@ -11,6 +11,8 @@ from tests.acceptance.client_processes import CAPELLINI, running_node
 
 import capellini
 
+pytestmark = pytest.mark.slow
+
 
 def backup(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([CAPELLINI, "backup", *arguments], capture_output=True, text=True, timeout=60, check=False)

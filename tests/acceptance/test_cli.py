@@ -12,6 +12,8 @@ import pytest
 from tests.acceptance.client_processes import CAPELLINI, DEADLINE_S, free_port, poll, running_node
 from tests.acceptance.commands import lines, process, refused, run, said
 
+pytestmark = pytest.mark.slow
+
 
 def test_quick_start(node_address: str, queue: str) -> None:
     at = node_address

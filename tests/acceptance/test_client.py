@@ -19,6 +19,8 @@ from capellini.model.message import NewMessage
 from capellini.model.service import Done, Problem, Put
 from capellini.store.folder import FolderLock
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["http", "rocks", pytest.param("cassandra", marks=pytest.mark.cassandra)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:

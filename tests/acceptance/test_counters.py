@@ -23,6 +23,8 @@ from capellini.model.service import Problem
 from capellini.node.node import Node
 from capellini.node.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[str]:

@@ -17,6 +17,8 @@ from tests.acceptance.client_processes import DEADLINE_S, poll
 
 import capellini
 
+pytestmark = pytest.mark.slow
+
 WORKERS: Final = 3
 KILLS: Final = 4
 WORKER: Final = """

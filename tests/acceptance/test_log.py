@@ -17,6 +17,8 @@ from tests.acceptance.commands import lines, process, run, said
 
 import capellini
 
+pytestmark = pytest.mark.slow
+
 
 def bodies(at: str, place: str, count: int = 100, wait_s: float = 20) -> list[str]:
     """Got and acked."""

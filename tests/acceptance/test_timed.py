@@ -20,6 +20,8 @@ from capellini.cli.main import capellini as command
 from capellini.model.message import NewMessage
 from capellini.model.service import Problem, Put
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["http", "rocks"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:

@@ -27,10 +27,12 @@ def results() -> list[Result]:
     return [verdicts.undisturbed("work", seed) for seed in SEEDS]
 
 
+@pytest.mark.slow
 def test_no_promise_is_broken(results: list[Result]) -> None:
     verdicts.no_promise_is_broken("work", results)
 
 
+@pytest.mark.slow
 def test_every_guard_decided(results: list[Result]) -> None:
     verdicts.every_guard_decided("work", results, ELSEWHERE, least=15)
     decided = verdicts.decided(results)

@@ -10,6 +10,8 @@ import pytest
 
 from capellini.bench.surroundings import Surroundings, disk_alone, quantile
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_quantile_is_of_the_sorted_values() -> None:
     assert [quantile([3.0, 1.0, 2.0], part) for part in (0.0, 0.5, 1.0)] == [1.0, 2.0, 3.0]

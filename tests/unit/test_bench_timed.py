@@ -13,6 +13,8 @@ from capellini.bench.timed_late import Lateness, in_process, lateness, worked
 from capellini.node.node import Node
 from capellini.node.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:

@@ -19,6 +19,8 @@ from capellini.node.broker import Broker
 from capellini.store.rocks import RocksStore
 from capellini.store.schema import TABLES
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:

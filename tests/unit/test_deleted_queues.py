@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from capellini.model.message import NewMessage
 from capellini.node.node import Node
 from capellini.node.settings import Settings
+
+pytestmark = pytest.mark.slow
 
 WAIT_S = 10.0
 CLEARED_S = 60.0

@@ -25,6 +25,8 @@ from capellini.store import folder as folders
 from capellini.store.interface import Batch
 from capellini.store.rocks import RocksStore
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 10.0
 FREE = folders.ACK_ROOM_BYTES + 1
 

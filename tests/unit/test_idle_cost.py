@@ -270,6 +270,7 @@ async def test_what_is_written_again_above_the_horizon_is_not_looked_up(
         await node.close()
 
 
+@pytest.mark.slow
 async def test_what_was_acked_in_a_timed_queue_is_not_kept_in_memory(tmp_path: Path) -> None:
     before = in_memory(Message)
     node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", events="none"))

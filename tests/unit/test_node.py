@@ -139,6 +139,7 @@ async def test_serve_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "s").exists()
 
 
+@pytest.mark.slow
 async def test_a_node_whose_disk_fails_ends_and_what_was_confirmed_is_there_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ from capellini.api.server import Server
 from capellini.node.node import Node
 from capellini.node.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 30.0
 PACKED = {"content-type": "application/msgpack"}
 

@@ -56,6 +56,7 @@ async def test_a_put_a_get_and_an_ack_are_durable_when_they_are_answered(broker:
         assert worker.clean
 
 
+@pytest.mark.slow
 async def test_what_could_not_be_synced_is_answered_to_nobody(broker: Broker) -> None:
     await broker.put_block("jobs", ENTRIES)
     (parcel,) = await broker.take("jobs", 5)
