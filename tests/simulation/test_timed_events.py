@@ -6,18 +6,22 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 from tests.simulation.timed_stage import Stage, told
 
 from capellini.model.message import Entry, NewMessage
 from capellini.model.service import Done, ExtendItem, NackItem, Put
 from capellini.model.timed import MoveItem, Scheduled
+from capellini.pipeline.audit.job import due_of
+from capellini.pipeline.audit.verdict import Rules, Told, judge
 from capellini.queues.events import Events, Happened, Kind, MemorySink, account
 from capellini.queues.timed import desk
-from capellini.queues.timed.positions import parse_id
+from capellini.queues.timed.positions import ms_of_ticks, parse_id, ticks_of
 from capellini.queues.timed.rows import partition_of
 from capellini.store.schema import TIMED_ROWS
 
+RULES = Rules(ended_s=float("inf"))
 Story = Callable[[Stage, MemorySink], Awaitable[None]]
 
 
@@ -78,6 +82,38 @@ def test_what_shares_a_delivery_count_is_one_event() -> None:
 
     events = heard(story)
     assert [(event.kind, len(event.ids)) for event in events] == [(Kind.PUT, 5), (Kind.DELIVERED, 5), (Kind.ACKED, 5)]
+
+
+def test_what_lies_behind_its_due_is_told_with_its_due_and_nobody_calls_it_early() -> None:
+    async def story(stage: Stage, _: MemorySink) -> None:
+        node = stage.living[0]
+        for number in range(10):
+            await asyncio.sleep(20.0 + number)  # while nothing comes a shard is read further and further ahead
+            await stage.put(node)
+            (delivery,) = await stage.get(node)
+            await stage.do(node, node.broker.ack("q", [delivery.receipt]))
+
+    events = heard(story)
+    far = 0
+    for put in [event for event in events if event.kind is Kind.PUT]:
+        (id,) = put.ids
+        mine = [event for event in events if id in event.ids]
+        assert faults(mine) == []
+        assert faults([event for event in mine if event is not put]) == []  # who took it was killed, perhaps
+        if ms_of_ticks(ticks_of(parse_id(id))) / 1000 - put.at > RULES.skew_s + 0.5:
+            far += 1
+            assert -0.5 < int(put.detail) / 1000 - put.at <= 0.0
+            mine[0] = msgspec.structs.replace(put, detail="")
+            assert faults(mine) == ["early"]
+    assert far
+
+
+def faults(events: list[Happened]) -> list[str]:
+    """What an audit finds in the one life they are about."""
+    told = [
+        Told(each.kind, each.version, each.at, each.node, each.incarnation, each.number, each.detail) for each in events
+    ]
+    return [each.fault for each in judge("q", told, RULES, due_s=due_of(events[0].ids[0]))]
 
 
 def test_cancelled_and_moved_messages_are_told_with_their_new_due() -> None:

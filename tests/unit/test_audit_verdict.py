@@ -16,11 +16,12 @@ GAP = Window("n", "i", 5, 2, 2.0, 3.0)
 
 
 def life(*said: str) -> list[Told]:
-    """ "kind version at [incarnation]", one after the other."""
+    """ "kind version at [incarnation [detail]]", one after the other."""
     found = []
     for number, text in enumerate(said, 1):
         kind, version, at, *who = text.split()
-        found.append(Told(kind, int(version), float(at), "n", who[0] if who else "i", number))
+        incarnation, detail = (*who, *("i", "")[len(who) :])
+        found.append(Told(kind, int(version), float(at), "n", incarnation, number, detail))
     return found
 
 
@@ -57,6 +58,11 @@ def test_faults_of_work_queues(said: tuple[str, ...], faults: list[str]) -> None
         (("put 0 1", "delivered 1 99.5", "acked 1 101"), []),  # clocks may differ
         (("put 0 1", "delivered 1 98", "acked 1 101"), ["early"]),
         (("put 0 1", "delivered 1 104", "acked 1 105"), ["late"]),
+        (("put 0 1 i 90000", "delivered 1 90", "acked 1 101"), []),  # its due, and its id says a later one
+        (("put 0 1 i 90000", "delivered 1 88", "acked 1 101"), ["early"]),
+        (("put 0 1 i 90000", "delivered 1 102", "acked 1 103"), []),
+        (("delivered 1 75", "acked 1 101"), []),  # its put was never confirmed: its due may have been before its id's
+        (("delivered 1 65", "acked 1 101"), ["early"]),
         (("put 0 1", "delivered 1 101 a", "delivered 1 102 b", "acked 1 103 b"), []),  # a takeover
         (("put 0 1", "delivered 1 101 a", "delivered 1 102 a", "acked 1 103 a"), ["two_holders"]),
     ],

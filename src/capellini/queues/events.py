@@ -251,8 +251,8 @@ class Events:
         if self._follower is not None:
             self._follower.add(self._who, 0, 0.0, kind, queue, generation, runs, version, detail, ids)
 
-    def put(self, queue: str, generation: int, runs: Sequence[Run], ids: Sequence[str] = ()) -> None:
-        self.emit(Kind.PUT, queue, generation, runs, ids=ids)
+    def put(self, queue: str, generation: int, runs: Sequence[Run], detail: str = "", ids: Sequence[str] = ()) -> None:
+        self.emit(Kind.PUT, queue, generation, runs, detail=detail, ids=ids)
 
     def delivered(
         self, queue: str, generation: int, runs: Sequence[Run], version: int, ids: Sequence[str] = ()

@@ -337,7 +337,7 @@ def _of_lives(lives: Iterable[dict[str, Any]], court: Court) -> Iterator[tuple[A
 
 
 def due_of(id: str) -> float | None:
-    """Ids of timed queues say when they are due; numbers say nothing."""
+    """Ids of timed queues say when they are due, or a little later; numbers say nothing."""
     return None if id.isdecimal() and len(id) < 32 else ms_of_ticks(ticks_of(parse_id(id))) / 1000
 
 

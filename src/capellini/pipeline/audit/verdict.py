@@ -34,8 +34,10 @@ from typing import Final
 import msgspec
 
 from capellini.queues.events import Kind, queue_in
+from capellini.queues.timed.positions import LEAD_MS
 
 ENDS: Final = frozenset((Kind.ACKED, Kind.DEAD, Kind.EXPIRED, Kind.CANCELLED, Kind.REPLAYED, Kind.SKIPPED))
+DUES: Final = frozenset((Kind.PUT, Kind.MOVED))  # their detail is a due in ms, if they have one
 USES: Final = frozenset((Kind.ACKED, Kind.NACKED, Kind.EXTENDED))
 PROMISES: Final = {"lost": 1, "two_holders": 2, "delivered_again": 3, "stale_receipt": 4, "early": 5}
 REMARKS: Final = ("late", "stuck", "dead", "unknown")
@@ -167,8 +169,10 @@ def _timely(
         return []
     first = taken[0]
     put_s = min((each.at for each in events if each.kind == Kind.PUT), default=float("-inf"))
-    moves = [int(each.detail) / 1000 for each in events if each.kind == Kind.MOVED and each.detail.isdigit()]
-    earliest, latest = min((due_s, *moves)), max((due_s, *moves))
+    dues = [due_s, *(int(each.detail) / 1000 for each in events if each.kind in DUES and each.detail.isdigit())]
+    earliest, latest = min(dues), max(dues)
+    if put_s == float("-inf"):  # nobody told whether its id is later than its due
+        earliest -= LEAD_MS / 1000
     if first.at + rules.skew_s < earliest:
         fault = "unknown" if _missing(windows, put_s, first.at, rules) else "early"
         return [Finding(fault, first.at, f"due at {earliest:.3f}, delivered at {first.at:.3f}")]

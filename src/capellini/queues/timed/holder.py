@@ -35,7 +35,7 @@ from capellini.queues.timed.horizon import (
 )
 from capellini.queues.timed.judging import Judging, moved_row
 from capellini.queues.timed.place import TimedPlace
-from capellini.queues.timed.positions import TICKS_PER_S, UNIX_TICKS, before, part_of, ticks_of
+from capellini.queues.timed.positions import LEAD_MS, TICKS_PER_S, UNIX_TICKS, before, part_of, ticks_of
 from capellini.queues.timed.records import Known, Moving, Snapshot, packed, read_known
 from capellini.queues.timed.rows import (
     PAGE_ROWS,
@@ -57,7 +57,6 @@ ROOM_BYTES: Final = 16 * 1024 * 1024
 FIRST_ROWS: Final = 50  # of a holder's first read: it does not know yet how large they are
 PAGE_BYTES: Final = 4 * 1024 * 1024  # of one read, about
 TURN_ROWS: Final = 100  # of one read where that is no request: some 30 us each on the loop, while nobody else is served
-EARLY_MS: Final = 30_000  # longer than any honest horizon's lead: what comes later was read while a clock was ahead
 TROUBLE_S: Final = 0.3  # pause after the store did not answer
 DROP_AHEAD_US: Final = 3_600_000_000  # a drop outdates rows whose writers' clocks were ahead; nothing comes later
 STAMP_BITS: Final = 28  # of stamps per epoch; a drop's, which is a time, is above those of millions of epochs
@@ -233,7 +232,7 @@ class Holder:
     def _to_desk(self, row: TimedRow, moving: Moving | None = None) -> None:
         hidden_ms, deliveries = self.judging.noted(row)
         at_ms = max(self._due_ms(row), hidden_ms)
-        self.desk.add(row, at_ms, deliveries, moving, at_ms - self.place.now_ms() > EARLY_MS)
+        self.desk.add(row, at_ms, deliveries, moving, at_ms - self.place.now_ms() > LEAD_MS)
 
     async def _resume(self) -> None:
         """Moves that were begun. Nothing is set going before all have arrived: till then this may be tried again, on

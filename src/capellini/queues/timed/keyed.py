@@ -69,10 +69,10 @@ async def put_keyed(place: TimedPlace, putting: Putting, key: str, message: Sche
         if named[0] == PUT:
             place.guards["key was used before"] += 1
             return Put(named[1], duplicate=True)
-        row = putting.placed([message])[0]
+        row, again = putting.placed([message])[0], False
         if named[0] == CLAIMED and _near(UUID(hex=named[1]), row) and await _unread(place, UUID(hex=named[1])):
             place.guards["put of a key finished by a later one"] += 1
-            row = _again(row, UUID(hex=named[1]))
+            row, again = _again(row, UUID(hex=named[1])), True
         else:
             mine, seen = id_text(row.id), named
             named, taken = await cell.change(lambda now: _claim(now, seen, mine))  # noqa: B023
@@ -87,7 +87,7 @@ async def put_keyed(place: TimedPlace, putting: Putting, key: str, message: Sche
         mine = id_text(row.id)
         named = await cell.change(lambda now: _pin(now, mine))  # noqa: B023
         if named == (PUT, mine):
-            tell_put(place, [mine])
+            tell_put(place, [row], again)
             return Put(mine)
         place.guards["written id of a key was void"] += 1
     raise Unavailable("too many put with this key at once: try again")

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from capellini.model.errors import Invalid
 
+LEAD_MS: Final = 30_000  # longer than any honest horizon is ahead of the clock: no message lies further behind its due
 TICKS_PER_MS: Final = 10_000
 TICKS_PER_S: Final = 10_000_000
 UNIX_TICKS: Final = 0x01B21DD213814000  # 1970-01-01 on a time uuid's clock, which began in 1582

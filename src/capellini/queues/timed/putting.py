@@ -68,7 +68,7 @@ class Putting:
                     results[index] = problem
 
         await _all_of([group(indexes) for indexes in groups.values()])
-        tell_put(self._place, (result.id for result in results if isinstance(result, Put)))
+        tell_put(self._place, [row for row, result in zip(rows, results, strict=True) if isinstance(result, Put)])
         return results
 
     def placed(self, messages: Sequence[Scheduled]) -> list[TimedRow]:
