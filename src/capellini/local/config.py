@@ -112,6 +112,7 @@ rpc_address: {node.address}
 native_transport_port: {CQL_PORT}
 authenticator: {"PasswordAuthenticator" if guarded else "AllowAllAuthenticator"}
 authorizer: {"CassandraAuthorizer" if guarded else "AllowAllAuthorizer"}
+permissions_validity: 0ms  # what is granted counts at once, and not after two seconds
 {client_encryption(node)}{sync}
 commitlog_segment_size: 8MiB
 commitlog_directory: '{storage}/commitlog'
