@@ -364,9 +364,9 @@ async def test_a_node_whose_store_stays_away_ends_without_its_closing_record(emb
 def test_events_that_cannot_be_told_are_dropped_and_counted() -> None:
     sink = JournalSink()
     events = Events(RealClock(), "n1", "i1", sink)
-    events.put("t", 1, (), ["0" * 32])
-    events.put("t", 1, (), ["no id"])
-    events.put("t", 1, (), ["1" * 32])
+    events.put("t", 1, (), ids=["0" * 32])
+    events.put("t", 1, (), ids=["no id"])
+    events.put("t", 1, (), ids=["1" * 32])
     events.flush()
     found = [event for sheet, _ in sink.waiting for event in events_in(sheet)]
     assert ([each.number for each in found], sink.dropped) == ([1, 3], 1)
