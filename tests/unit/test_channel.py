@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ from capellini.client.reaching import Lost, Unreachable
 from capellini.client.reaching import Place as NodePlace
 from capellini.client.transport import Transport
 from capellini.model.errors import TooLarge
-from capellini.model.frames import LEAVING, Answer, Call, Splitter, answer_of, call_of, frame_of
+from capellini.model.frames import LARGE_BYTES, LEAVING, Answer, Call, Splitter, answer_of, call_of, frame_of, send
 from capellini.model.message import Peeked
 from capellini.model.service import Parcel
 
@@ -62,6 +62,33 @@ class Ends:
 
 
 # ---- frames
+
+
+class Sent(asyncio.WriteTransport):
+    """What was written, and in how many pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+
+    def write(self, data: object) -> None:
+        assert isinstance(data, bytes)
+        self.pieces.append(data)
+
+    def writelines(self, list_of_data: Iterable[object]) -> None:
+        for each in list_of_data:
+            self.write(each)
+
+
+@pytest.mark.parametrize("size", [0, 1, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, 1_600_000])
+@pytest.mark.parametrize("content", [Call(1, PUT), Call(2**40, "POST /v1/" + "q" * 300), Answer(7, 200),
+                                     Answer(2**31, 503, b"", 1.5, "application/problem+json")])  # fmt: skip
+def test_a_large_body_is_sent_as_it_lies_in_the_same_frame(content: Call | Answer, size: int) -> None:
+    content = msgspec.structs.replace(content, body=bytes(range(256)) * (size // 256) + bytes(size % 256))
+    sent = Sent()
+    send(content, sent)
+    assert b"".join(sent.pieces) == frame_of(content)
+    assert any(piece is content.body for piece in sent.pieces) == (size >= LARGE_BYTES)
 
 
 def test_frames_are_put_together_however_they_are_cut() -> None:

@@ -30,7 +30,7 @@ from capellini.api.problems import problem, status_of
 from capellini.api.router import Kind
 from capellini.model.eager import Going, begun
 from capellini.model.errors import CapelliniError, Invalid
-from capellini.model.frames import GIVE_UP, LEAVING, LEAVING_ID, Answer, Call, Splitter, call_of, frame_of
+from capellini.model.frames import GIVE_UP, LEAVING, LEAVING_ID, Answer, Call, Splitter, call_of, frame_of, send
 
 log = logging.getLogger("capellini.api")
 
@@ -201,7 +201,7 @@ class Channel(asyncio.Protocol):
             if name == _RETRY_AFTER:
                 retry_after_s = float(value)
         media = "" if response.content_type == MSGPACK else response.content_type.decode()
-        self._transport.write(frame_of(Answer(id, response.status, response.body, retry_after_s, media)))
+        send(Answer(id, response.status, response.body, retry_after_s, media), self._transport)
 
     def _give_up(self, error: CapelliniError) -> None:
         """What comes next cannot be told apart from noise."""

@@ -16,7 +16,7 @@ from typing import Final, TypeVar, cast
 
 from capellini.client.reaching import Lost, Place, Unreachable
 from capellini.model.errors import Invalid, TooLarge
-from capellini.model.frames import GIVE_UP, LEAVING_ID, PATH, UPGRADE, Answer, Call, Splitter, answer_of, frame_of
+from capellini.model.frames import GIVE_UP, LEAVING_ID, PATH, UPGRADE, Answer, Call, Splitter, answer_of, frame_of, send
 
 FRAME_MOST: Final = 1 << 30  # an answer is as large as what was asked for
 HEAD_MOST: Final = 65_536  # of the answer to the upgrade
@@ -55,7 +55,7 @@ class Channel(asyncio.Protocol):
         self._calls[id] = (answer, until_s, seconds)
         if until_s < self._next_s:
             self._watch(until_s)
-        self._transport.write(frame_of(Call(id, call, body)))
+        send(Call(id, call, body), self._transport)
         try:
             return await answer
         finally:

@@ -14,6 +14,7 @@ a busy client and node the parsing, and a connection for each call that waits.
 from __future__ import annotations
 
 import struct
+from asyncio import WriteTransport
 from typing import Final
 
 import msgspec
@@ -24,7 +25,9 @@ UPGRADE: Final = "capellini-channel"  # the name under which a connection is ask
 PATH: Final = "/v1/channel"
 GIVE_UP: Final = ""
 LEAVING_ID: Final = 0
+LARGE_BYTES: Final = 65_536  # a body from here on is sent as it lies, and not copied into its frame before
 _LENGTH: Final = struct.Struct(">I")
+_ARRAY_OF_NONE, _BYTES_32 = 0x90, b"\xc6"  # MessagePack's heads: a short array, and bytes whose length has 32 bits
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -48,6 +51,17 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 def frame_of(content: Call | Answer) -> bytes:
     encoded = _encode(content)
     return _LENGTH.pack(len(encoded)) + encoded
+
+
+def send(content: Call | Answer, transport: WriteTransport) -> None:
+    """Writes a frame: a large body as it lies, between what goes before and behind it."""
+    if len(content.body) < LARGE_BYTES:
+        transport.write(frame_of(content))
+        return
+    id, what, body, *others = fields = msgspec.structs.astuple(content)
+    head = bytes((_ARRAY_OF_NONE + len(fields),)) + _encode(id) + _encode(what) + _BYTES_32 + _LENGTH.pack(len(body))
+    rest = b"".join(map(_encode, others))
+    transport.writelines((_LENGTH.pack(len(head) + len(body) + len(rest)) + head, body, rest))
 
 
 class Splitter:

@@ -48,12 +48,15 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     origin: str | None = None
 
 
+DelayMs = Annotated[int, msgspec.Meta(ge=0, le=int(MAX_DELAY_S * 1000))]
+
+
 class NewEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """An entry as a caller may send it: no origin."""
 
     body: bytes
     attributes: dict[str, str] | None = None
-    delay_ms: Annotated[int, msgspec.Meta(ge=0, le=int(MAX_DELAY_S * 1000))] = 0
+    delay_ms: DelayMs = 0
     origin: None = None
 
 

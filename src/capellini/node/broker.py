@@ -285,7 +285,7 @@ class Broker(Service):
 
     def _counted_puts(self, record: QueueRecord, packed: Packed) -> None:
         if self.totals is not None:
-            self.totals.put(record.name, record.generation, packed.count, len(packed.elements))
+            self.totals.put(record.name, record.generation, packed.count, packed.size)
 
     async def put_moved(self, target: str, key: str, entry: Entry) -> None:
         """A move into `target`, once per key."""
@@ -297,7 +297,7 @@ class Broker(Service):
         async def act(record: QueueRecord, queue: WorkQueue) -> None:
             came = await queue.put_moved(key, packed)
             if came and self.totals is not None:
-                self.totals.moved_in(record.name, record.generation, len(packed.elements))
+                self.totals.moved_in(record.name, record.generation, packed.size)
 
         try:
             await self._with(target, act)

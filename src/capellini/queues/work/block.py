@@ -2,7 +2,8 @@
 
     stored value:  put_at_ms 8 B | flags 1 B | MessagePack array of entries [body, attributes or nil, delay_ms, origin]
 
-The server makes no object per message on the way through: arrays are joined and cut as bytes.
+The server makes no object per message on the way through: arrays are joined and cut as bytes, and the array of one
+call stays as it came.
 """
 
 from __future__ import annotations
@@ -17,13 +18,26 @@ from typing import Final
 import msgspec
 
 from capellini.model.errors import Invalid, TooLarge
-from capellini.model.message import MAX_BATCH, MAX_DELAY_S, Entry, NewEntry, attributes_problem
+from capellini.model.message import MAX_BATCH, MAX_DELAY_S, DelayMs, Entry, NewEntry, attributes_problem
 
 _HEAD: Final = struct.Struct(">QB")
 DELAYED: Final = 1  # flag: some entry has a delay
 MOVED: Final = 2  # flag: some entry has an origin
 
 _NEW: Final = msgspec.msgpack.Decoder(list[NewEntry])
+LARGE_BYTES: Final = 32_768  # entries of so many bytes are looked at where they lie; copies of few bytes cost less
+
+
+class _LargeEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A `NewEntry` whose body is not copied."""
+
+    body: memoryview
+    attributes: dict[str, str] | None = None
+    delay_ms: DelayMs = 0
+    origin: None = None
+
+
+_LARGE: Final = msgspec.msgpack.Decoder(list[_LargeEntry])
 _ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 _FORM: Final = "[body, attributes or nil, delay_ms]"
 _RAW: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -31,11 +45,16 @@ CUT_BLOCKS: Final = 8  # that are handed out in parts at a time, and of which is
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """Entries on their way in: the elements of a MessagePack array without its head."""
+    """Entries on their way in: a MessagePack array, its head as short as can be."""
 
     count: int
-    elements: bytes
+    entries: bytes
     flags: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the elements alone: what they add where they are joined."""
+        return len(self.entries) - _head_bytes(self.count)
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -62,8 +81,8 @@ class Block(msgspec.Struct, frozen=True):
         """The entries of ids first .. end-1 as a MessagePack array."""
         if first == self.first and end == self.end:
             return self.entries
-        starts = _starts(self.entries)
-        return array_head(end - first) + self.entries[starts[first - self.first] : starts[end - self.first]]
+        starts = _kept_starts(self.entries)
+        return _array(end - first, memoryview(self.entries)[starts[first - self.first] : starts[end - self.first]])
 
     def dues_ms(self) -> list[int] | None:
         """When each message can first be had; None when that is at once for all. The time of the put was cut to
@@ -73,18 +92,23 @@ class Block(msgspec.Struct, frozen=True):
         return [self.put_at_ms + entry.delay_ms + 1 if entry.delay_ms else 0 for entry in self.read()]
 
 
-@lru_cache(maxsize=CUT_BLOCKS)
 def _starts(entries: bytes) -> array[int]:
-    """Where each of them begins, and behind all where the last one ends. Kept, since a block that is handed out in
-    parts is asked for each of them."""
+    """Where each of them begins, and behind all where the last one ends."""
     sizes = [len(memoryview(raw)) for raw in _RAW.decode(entries)]
     return array("Q", accumulate(sizes, initial=len(entries) - sum(sizes)))
+
+
+_kept_starts: Final = lru_cache(maxsize=CUT_BLOCKS)(_starts)  # a block that is handed out in parts is asked for each
 
 
 def array_head(count: int) -> bytes:
     if count < 16:
         return bytes((0x90 | count,))
     return b"\xdc" + count.to_bytes(2, "big") if count < 65_536 else b"\xdd" + count.to_bytes(4, "big")
+
+
+def _array(count: int, *elements: memoryview) -> bytes:
+    return b"".join((array_head(count), *elements))
 
 
 def _head_bytes(count: int) -> int:
@@ -99,7 +123,7 @@ def pack(entries: Sequence[Entry | NewEntry]) -> Packed:
             flags |= DELAYED
         if isinstance(entry, Entry) and entry.origin is not None:
             flags |= MOVED
-    return Packed(len(entries), msgspec.msgpack.encode(entries)[_head_bytes(len(entries)) :], flags)
+    return Packed(len(entries), msgspec.msgpack.encode(entries), flags)
 
 
 def _wrong(data: bytes) -> str | None:
@@ -115,7 +139,7 @@ def _wrong(data: bytes) -> str | None:
 def check(data: bytes, body_limit: int) -> Packed:
     """Entries as a caller sent them. Raises Invalid or TooLarge: nothing of them is put then."""
     try:
-        entries = _NEW.decode(data)
+        entries = (_NEW if len(data) < LARGE_BYTES else _LARGE).decode(data)
     except msgspec.MsgspecError as error:
         raise Invalid(_wrong(data) or f"this is not a MessagePack array of {_FORM}: {error}") from None
     count = len(entries)
@@ -129,10 +153,9 @@ def check(data: bytes, body_limit: int) -> Packed:
             raise Invalid(problem)
         if entry.delay_ms:
             flags |= DELAYED
-    head = _head_bytes(count)
-    if data[:head] != array_head(count):  # a longer form of the head than needed: say it the short way
-        return Packed(count, msgspec.msgpack.encode(entries)[head:], flags)
-    return Packed(count, data[head:], flags)
+    if data.startswith(array_head(count)):
+        return Packed(count, data, flags)
+    return Packed(count, msgspec.msgpack.encode(entries), flags)  # a longer form of the head than needed
 
 
 def joined(parts: Sequence[Packed]) -> Packed:
@@ -141,43 +164,42 @@ def joined(parts: Sequence[Packed]) -> Packed:
     flags = 0
     for part in parts:
         flags |= part.flags
-    return Packed(sum([part.count for part in parts]), b"".join([part.elements for part in parts]), flags)
+    count = sum([part.count for part in parts])
+    elements = [memoryview(part.entries)[_head_bytes(part.count) :] for part in parts]
+    return Packed(count, _array(count, *elements), flags)
 
 
 def cut(packed: Packed, at: int) -> tuple[Packed, Packed]:
     """The first `at` entries, and the others."""
-    raws = [bytes(raw) for raw in _RAW.decode(array_head(packed.count) + packed.elements)]
+    starts, view = _starts(packed.entries), memoryview(packed.entries)
+    rest = packed.count - at
     return (
-        Packed(at, b"".join(raws[:at]), packed.flags),
-        Packed(packed.count - at, b"".join(raws[at:]), packed.flags),
+        Packed(at, _array(at, view[starts[0] : starts[at]]), packed.flags),
+        Packed(rest, _array(rest, view[starts[at] :]), packed.flags),
     )
 
 
 def parts_of(packed: Packed, most_bytes: int) -> list[Packed]:
     """The entries in parts of up to so many bytes; one that is larger by itself is a part of its own."""
-    if len(packed.elements) <= most_bytes or packed.count == 1:
+    if packed.size <= most_bytes or packed.count == 1:
         return [packed]
     parts: list[Packed] = []
-    now: list[bytes] = []
-    size = 0
-    for raw in _RAW.decode(array_head(packed.count) + packed.elements):
-        element = bytes(raw)
-        if now and size + len(element) > most_bytes:
-            parts.append(Packed(len(now), b"".join(now), packed.flags))
-            now, size = [], 0
-        now.append(element)
-        size += len(element)
-    parts.append(Packed(len(now), b"".join(now), packed.flags))
+    starts, view = _starts(packed.entries), memoryview(packed.entries)
+    first = 0
+    for at in range(1, packed.count + 1):
+        if at == packed.count or starts[at + 1] - starts[first] > most_bytes:
+            parts.append(Packed(at - first, _array(at - first, view[starts[first] : starts[at]]), packed.flags))
+            first = at
     return parts
 
 
 def tail(packed: Packed) -> Packed:
     """Nothing, after all of it."""
-    return Packed(0, b"", packed.flags)
+    return Packed(0, array_head(0), packed.flags)
 
 
 def block_of(first: int, packed: Packed, put_at_ms: int) -> Block:
-    return Block(first, packed.count, put_at_ms, packed.flags, array_head(packed.count) + packed.elements)
+    return Block(first, packed.count, put_at_ms, packed.flags, packed.entries)
 
 
 def encode(block: Block) -> bytes:

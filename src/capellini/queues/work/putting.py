@@ -101,7 +101,7 @@ class Putting:
     async def put(self, packed: Packed) -> Ids:
         """The runs of ids that the entries got, in order. Raises Gone when the generation is closed, Overloaded,
         Unavailable, Unknown."""
-        if self._waiting_bytes + len(packed.elements) > WAITING_BYTES:
+        if self._waiting_bytes + packed.size > WAITING_BYTES:
             raise Overloaded("more is being put into this queue than the store takes: nothing was put, try again")
         call = _Call(packed, asyncio.get_running_loop().create_future())
         self._queue(call.pieces[0])
@@ -150,7 +150,7 @@ class Putting:
 
     def _queue(self, piece: _Piece) -> None:
         self._waiting.append(piece)
-        self._waiting_bytes += len(piece.packed.elements)
+        self._waiting_bytes += piece.packed.size
         if len(self._groups) < GROUPS_AT_ONCE:
             key = object()
             self._groups[key] = None
@@ -180,12 +180,12 @@ class Putting:
         messages = size = 0
         while self._waiting and messages < GROUP_MESSAGES and size < GROUP_BYTES:
             piece = self._waiting.popleft()
-            self._waiting_bytes -= len(piece.packed.elements)
+            self._waiting_bytes -= piece.packed.size
             if piece.call.answer.cancelled() and piece.tries == 0:
                 continue  # its caller went away before anything was sent
             group.append(piece)
             messages += piece.packed.count
-            size += len(piece.packed.elements)
+            size += piece.packed.size
         return group
 
     async def _put_group(self, group: list[_Piece]) -> None:
@@ -391,14 +391,14 @@ def _rows(group: list[_Piece], now_ms: int) -> list[Block]:
         for part in parts_of(piece.packed, BLOCK_BYTES):
             count = sum([one.count for one in together])
             if together and (
-                first + count != at or count + part.count > BLOCK_MESSAGES or size + len(part.elements) > BLOCK_BYTES
+                first + count != at or count + part.count > BLOCK_MESSAGES or size + part.size > BLOCK_BYTES
             ):
                 rows.append(block_of(first, joined(together), now_ms))
                 together, size = [], 0
             if not together:
                 first = at
             together.append(part)
-            size += len(part.elements)
+            size += part.size
             at += part.count
     rows.append(block_of(first, joined(together), now_ms))
     return rows

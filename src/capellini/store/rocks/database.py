@@ -36,10 +36,11 @@ from capellini.store import forks
 from capellini.store.layout import APART_KEYS, BEYOND, HEAD, ROWS, SHARED_KEYS, Plan, pack_marks
 
 CACHE_BYTES: Final = 32 * 1024 * 1024  # one block cache for everything: hot rows are in memtables anyway
-MEMTABLE_BYTES: Final = 16 * 1024 * 1024
+MEMTABLE_BYTES: Final = 64 * 1024 * 1024  # what was consumed before it is full is written to no file
+MEMTABLE_APART_BYTES: Final = 16 * 1024 * 1024  # of each space apart: what is in them stays
 FILES_APART: Final = 64  # of one space apart, a gigabyte: with more, a look at one place asks too many of them
-MEMTABLES_BYTES: Final = 64 * 1024 * 1024  # of all column families together
-LOG_BYTES: Final = 128 * 1024 * 1024  # a larger log makes its oldest column families flush: bounds the time to open
+MEMTABLES_BYTES: Final = 128 * 1024 * 1024  # of all column families together
+LOG_BYTES: Final = 256 * 1024 * 1024  # a larger log makes its oldest column families flush: bounds the time to open
 BLOOM_BITS: Final = 10  # per key: one of a hundred misses reads a block for nothing
 METADATA_BYTES: Final = 4_096  # a piece of an index or a filter
 OPEN_FILES: Final = 512
@@ -257,7 +258,7 @@ def _options(cache: Cache, create: bool, apart: bool = False) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(create)
     options.set_block_based_table_factory(blocks)
-    options.set_write_buffer_size(MEMTABLE_BYTES)
+    options.set_write_buffer_size(MEMTABLE_APART_BYTES if apart else MEMTABLE_BYTES)
     options.set_db_write_buffer_size(MEMTABLES_BYTES)
     options.set_max_total_wal_size(LOG_BYTES)
     options.set_compression_type(DBCompressionType.lz4())
