@@ -28,6 +28,7 @@ from capellini.store.rocks import RocksStore
 pytestmark = pytest.mark.slow
 
 WAIT_S = 10.0
+MB = 1024 * 1024
 FREE = folders.ACK_ROOM_BYTES + 1
 
 
@@ -212,19 +213,55 @@ def tables_bytes(folder: Path) -> int:
     return sum(each.stat().st_size for each in (folder / folders.DATA_FOLDER).glob("*.sst"))
 
 
-async def test_what_is_dropped_on_a_full_disk_gives_its_room_back_though_nothing_more_is_put(tmp_path: Path) -> None:
-    store = await opened(tmp_path / "s")
-    body = random.Random(7).randbytes(1024 * 1024)
-    for number in range(40):
+async def put_megabytes(store: RocksStore, count: int) -> None:
+    body = random.Random(7).randbytes(MB)
+    for number in range(count):
         salted = number.to_bytes(2, "big") + body[number:] + body[:number]
         await store.write(Batch(PLAIN, (f"p{number % 4}",), (row(number, salted),)))
+
+
+async def test_less_waits_in_memory_while_a_disk_fills_up(tmp_path: Path) -> None:
+    """What waits there needs room when its time comes."""
+    store = await opened(tmp_path / "s")
+    await put_megabytes(store, 40)
+    await asyncio.sleep(0.2)
+    assert tables_bytes(tmp_path / "s") == 0
+    store._room = folders.Room(tmp_path, RealClock(), folders.ROOM_BYTES, lambda _: folders.AMPLE_BYTES - 1)
     async with asyncio.timeout(30):
-        while tables_bytes(tmp_path / "s") < 20 * len(body):  # RocksDB writes its tables in the background
+        while tables_bytes(tmp_path / "s") < 40 * MB:
+            await store.write(Batch(PLAIN, ("more",), (row(1),)))
+            await asyncio.sleep(0.02)
+        await put_megabytes(store, 40)
+        while tables_bytes(tmp_path / "s") < 56 * MB:
+            await asyncio.sleep(0.02)
+    await store.close()
+
+
+async def test_little_waits_in_memory_where_a_disk_was_nearly_full_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "free_bytes", lambda _: folders.AMPLE_BYTES - 1)
+    store = await opened(tmp_path / "s")
+    await put_megabytes(store, 40)
+    async with asyncio.timeout(30):
+        while tables_bytes(tmp_path / "s") < 16 * MB:
+            await asyncio.sleep(0.02)
+    await store.close()
+
+
+async def test_what_is_dropped_on_a_full_disk_gives_its_room_back_though_nothing_more_is_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "AMPLE_BYTES", 1 << 62)
+    store = await opened(tmp_path / "s")
+    await put_megabytes(store, 40)
+    async with asyncio.timeout(30):
+        while tables_bytes(tmp_path / "s") < 20 * MB:  # RocksDB writes its tables in the background
             await asyncio.sleep(0.02)
         store._room = folders.Room(tmp_path, RealClock(), folders.ROOM_BYTES, lambda _: FREE)
         for number in range(4):
             await store.drop(PLAIN, (f"p{number}",))
-        while tables_bytes(tmp_path / "s") > len(body):
+        while tables_bytes(tmp_path / "s") > MB:
             await store.sweep(10)
             await store.write(Batch(PLAIN, ("beat",), (row(1),), frees=True))
     await store.close()

@@ -6,9 +6,11 @@ import asyncio
 import random
 from pathlib import Path
 
+import pytest
 from tests.unit.rocks_stores import PLAIN, TABLES, keys, opened, row
 
 from capellini.model.clock import RealClock
+from capellini.store import folder as folders
 from capellini.store.folder import DATA_FOLDER
 from capellini.store.interface import Batch, Slice
 from capellini.store.rocks import RocksStore
@@ -19,7 +21,7 @@ LARGE_BYTES = 100_000
 
 
 async def _filled(folder: Path, partitions: list[str], chance: random.Random) -> tuple[RocksStore, dict[str, bytes]]:
-    """So much that it leaves memory."""
+    """So much that it leaves memory, where there is little of it."""
     store = await opened(folder)
     values = {p: chance.randbytes(LARGE_BYTES) for p in partitions}
     rows_each = 3 * MEMTABLE_BYTES // LARGE_BYTES // len(partitions)
@@ -34,7 +36,10 @@ async def _first(store: RocksStore, p: str) -> object:
     return (await store.read(Slice(PLAIN, (p,), limit=1))).rows[0].values["v"]
 
 
-async def test_large_rows_are_read_here_in_another_process_in_a_copy_and_after_opening_again(tmp_path: Path) -> None:
+async def test_large_rows_are_read_here_in_another_process_in_a_copy_and_after_opening_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "AMPLE_BYTES", 1 << 62)
     store, values = await _filled(tmp_path / "s", ["a", "b"], random.Random(1))
     assert list((tmp_path / "s" / DATA_FOLDER).glob("*.sst"))
     reader = await RocksStore.open_secondary(tmp_path / "s", tmp_path / "scratch", clock=RealClock())

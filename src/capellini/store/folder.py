@@ -38,6 +38,7 @@ MIGRATIONS: Final[Mapping[int, Migration]] = {
 
 ROOM_BYTES: Final = 64 * 1024 * 1024  # below, puts are refused: RocksDB needs room to flush and compact
 ACK_ROOM_BYTES: Final = 16 * 1024 * 1024  # below, everything is: acks free room, so they go on for longer
+AMPLE_BYTES: Final = 1024 * 1024 * 1024  # below, little is kept in memory: what is there needs room to be flushed
 ROOM_EVERY_S: Final = 0.05  # how old the answer of the file system may be
 
 
@@ -221,6 +222,11 @@ class Room:
     def short(self) -> bool:
         """At the last look puts were refused."""
         return self._free_bytes < self._plain_bytes
+
+    @property
+    def ample(self) -> bool:
+        """At the last look there was more than enough."""
+        return self._free_bytes >= AMPLE_BYTES
 
     def check(self, frees: bool = False) -> None:
         """Raises Full. `frees`: compare-and-sets, drops, and writes that say so."""

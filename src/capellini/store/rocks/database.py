@@ -11,6 +11,7 @@ two files open. Further partitions share the common one, and are dropped by a ra
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -36,11 +37,11 @@ from capellini.store import forks
 from capellini.store.layout import APART_KEYS, BEYOND, HEAD, ROWS, SHARED_KEYS, Plan, pack_marks
 
 CACHE_BYTES: Final = 32 * 1024 * 1024  # one block cache for everything: hot rows are in memtables anyway
-MEMTABLE_BYTES: Final = 64 * 1024 * 1024  # what was consumed before it is full is written to no file
-MEMTABLE_APART_BYTES: Final = 16 * 1024 * 1024  # of each space apart: what is in them stays
+MEMTABLE_BYTES: Final = 16 * 1024 * 1024
+LARGE: Final = 4  # times as much for common rows while the disk has room: what is consumed in memory goes to no file
 FILES_APART: Final = 64  # of one space apart, a gigabyte: with more, a look at one place asks too many of them
-MEMTABLES_BYTES: Final = 128 * 1024 * 1024  # of all column families together
-LOG_BYTES: Final = 256 * 1024 * 1024  # a larger log makes its oldest column families flush: bounds the time to open
+MEMTABLES_BYTES: Final = 64 * 1024 * 1024  # of all column families together; twice as much with a large one
+LOG_BYTES: Final = 128 * 1024 * 1024  # likewise; a larger one makes its oldest column families flush: bounds opening
 BLOOM_BITS: Final = 10  # per key: one of a hundred misses reads a block for nothing
 METADATA_BYTES: Final = 4_096  # a piece of an index or a filter
 OPEN_FILES: Final = 512
@@ -73,7 +74,8 @@ class Database:
         self.apart: dict[bytes, Space] = {}  # by the partition's prefix
         self.shared: dict[bytes, Space] = {}  # those that should be apart and are not
         cache = Cache(CACHE_BYTES)  # one for all
-        self._options, self._apart = _options(cache, create), _options(cache, create, apart=True)
+        self.large = folders.free_bytes(folder) >= folders.AMPLE_BYTES
+        self._options, self._apart = (_options(cache, create, self.large, apart) for apart in (False, True))
         if scratch is not None:
             for options in (self._options, self._apart):
                 options.set_max_open_files(-1)  # it must hold its files open: the other process deletes them
@@ -173,6 +175,12 @@ class Database:
         """What is in memory goes into a table of its own: so many of them are compacted."""
         self.rows.flush()
 
+    def shrink(self) -> None:
+        """The disk may soon have no room for what is in memory: the next write flushes it, and less is kept then."""
+        self.large = False
+        with contextlib.suppress(Exception):  # of a file of its own that cannot be written: it holds all the same
+            self.rows.set_options({"write_buffer_size": str(MEMTABLE_BYTES)})
+
     def checkpoint(self, path: Path) -> None:
         Checkpoint(self.rows).create_checkpoint(str(path))
 
@@ -244,7 +252,7 @@ def upper(bound: bytes | None) -> ReadOptions:
     return options
 
 
-def _options(cache: Cache, create: bool, apart: bool = False) -> Options:
+def _options(cache: Cache, create: bool, large: bool, apart: bool) -> Options:
     blocks = BlockBasedOptions()
     blocks.set_block_cache(cache)
     blocks.set_bloom_filter(BLOOM_BITS, False)
@@ -258,9 +266,9 @@ def _options(cache: Cache, create: bool, apart: bool = False) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(create)
     options.set_block_based_table_factory(blocks)
-    options.set_write_buffer_size(MEMTABLE_APART_BYTES if apart else MEMTABLE_BYTES)
-    options.set_db_write_buffer_size(MEMTABLES_BYTES)
-    options.set_max_total_wal_size(LOG_BYTES)
+    options.set_write_buffer_size(MEMTABLE_BYTES * (LARGE if large and not apart else 1))
+    options.set_db_write_buffer_size(MEMTABLES_BYTES * (2 if large else 1))
+    options.set_max_total_wal_size(LOG_BYTES * (2 if large else 1))
     options.set_compression_type(DBCompressionType.lz4())
     options.set_bottommost_compression_type(DBCompressionType.zstd())
     options.set_level_compaction_dynamic_level_bytes(True)

@@ -169,6 +169,8 @@ class RocksStore(Store):
                 raise Unavailable(f"{self.folder} is open for reading only: another process writes it")
             self._worker.check()
         self._room.check(frees)
+        if self._database.large and not self._room.ample:
+            self._database.shrink()
 
     def _plan(self, table: Table) -> Plan:
         plan = self._plans.get(table.name)
