@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -91,4 +92,44 @@ async def test_of_one_key_given_twice_in_a_call_the_first_is_the_message(tmp_pat
     results = await broker.put("jobs", items)
     assert [isinstance(each, Put) and each.duplicate for each in results] == [False, True, False, True]
     assert sorted(each.body for each in await broker.peek("jobs")) == [b"a", b"c"]
+    await store.close()
+
+
+async def test_of_a_crowd_of_moves_one_takes_ids_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await RocksStore.open(tmp_path / "store", clock=RealClock())
+    await store.prepare(TABLES)
+    broker = Broker(store, RealClock(), random.Random(1))
+    await broker.create("q")
+    queue = broker.opened(await broker.catalog.live("q"))
+    really = queue.place.monoton.change
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return await really(*args, **options)
+
+    monkeypatch.setattr(queue.place.monoton, "change", slow)
+    queue.putting._ahead_size = putting.AHEAD_MOST  # other nodes want ids, too
+    first = (await queue.putting.reserve())[0]
+    queue.putting._give_back()
+    await asyncio.gather(*[queue.putting.reserve() for _ in range(50)])
+    queue.putting._give_back()
+    assert 50 < (await queue.putting.reserve())[0] - first < 4 * putting.AHEAD_MOST
+    await broker.close()
+    await store.close()
+
+
+async def test_who_is_too_late_to_be_written_makes_nobody_else_late(tmp_path: Path) -> None:
+    store = await RocksStore.open(tmp_path / "store", clock=RealClock())
+    await store.prepare(TABLES)
+    broker = Broker(store, RealClock(), random.Random(1))
+    await broker.create("q")
+    named = broker.opened(await broker.catalog.live("q")).putting
+    now_s = RealClock().elapsed_s()
+    tries = [(await named.reserve())[0] for _ in range(3)]
+    deadlines = (now_s + 30, now_s - 1, now_s + 30)
+    block = check(BLOCK, 1_000)
+    done = [named.write_as(id, block, until_s) for id, until_s in zip(tries, deadlines, strict=True)]
+    assert await asyncio.gather(*done) == [True, False, True]
+    assert len(await broker.peek("q")) == 2
+    await broker.close()
     await store.close()

@@ -96,6 +96,7 @@ class Putting:
         self._writing_named = False
         self._ahead: tuple[int, int, float] = (0, 0, 0.0)  # first, end, reserved at
         self._ahead_size = 0
+        self._reserving = 0  # how many ask for ids
         self._background: set[asyncio.Task[None]] = set()
 
     async def put(self, packed: Packed) -> Ids:
@@ -134,15 +135,17 @@ class Putting:
         try:
             while self._named:
                 waiting, self._named = self._named, []
-                deadline_s = min(deadline_s for _, deadline_s in waiting)
-                buckets: dict[int, list[_Piece]] = {}
-                for piece, _ in sorted(waiting, key=lambda one: one[0].first):
-                    buckets.setdefault(piece.first // self._place.size, []).append(piece)
-                now_ms = self._place.now_ms()
+                now_ms, now_s = self._place.now_ms(), self._place.clock.elapsed_s()
+                together: dict[tuple[int, bool], list[_Piece]] = {}  # who is too late makes nobody else late
+                until_s: dict[tuple[int, bool], float] = {}
+                for piece, deadline_s in sorted(waiting, key=lambda one: one[0].first):
+                    key = (piece.first // self._place.size, now_s < deadline_s)
+                    together.setdefault(key, []).append(piece)
+                    until_s[key] = min(deadline_s, until_s.get(key, deadline_s))
                 await asyncio.gather(
                     *[
-                        self._run_pieces(pieces, self._write(bucket, pieces, now_ms, deadline_s))
-                        for bucket, pieces in buckets.items()
+                        self._run_pieces(pieces, self._write(key[0], pieces, now_ms, until_s[key]))
+                        for key, pieces in together.items()
                     ]
                 )
         finally:
@@ -212,10 +215,18 @@ class Putting:
             self._ahead = (first + count, end, sent_at_s)
             return first, sent_at_s
         self._give_back()
-        retries, ahead = place.monoton.retries, self._ahead_size
+        # One at a time for all: what a crowd of moves took ahead each for itself was given back, whole buckets of it.
+        retries, first_to_ask = place.monoton.retries, not self._reserving
+        ahead = self._ahead_size if first_to_ask else 0
         sent_at_s = place.clock.elapsed_s()
-        first, end = await place.monoton.change(lambda next: _reserved(next, count, ahead, place.size), at_once=True)
-        if place.monoton.retries > retries:  # others want ids too: ask less often, for more
+        self._reserving += 1
+        try:
+            first, end = await place.monoton.change(
+                lambda next: _reserved(next, count, ahead, place.size), at_once=True
+            )
+        finally:
+            self._reserving -= 1
+        if first_to_ask and place.monoton.retries > retries:  # others want ids too: ask less often, for more
             self._ahead_size = min(AHEAD_MOST, max(2 * ahead, 2 * count))
         place.known_next = max(place.known_next, end)
         if end > first + count:
