@@ -13,7 +13,7 @@ from tests.unit.rocks_stores import PLAIN, opened, row
 
 from capellini.api.server import Server
 from capellini.model.clock import RealClock
-from capellini.model.errors import CapelliniError
+from capellini.model.errors import CapelliniError, Full
 from capellini.model.message import Delivery, NewMessage
 from capellini.model.scheduling import TimedService
 from capellini.model.service import Done, Problem, Put
@@ -22,8 +22,8 @@ from capellini.node.node import Node
 from capellini.node.settings import Settings
 from capellini.queues.timed import changing
 from capellini.store import folder as folders
-from capellini.store.interface import Batch
-from capellini.store.rocks import RocksStore
+from capellini.store.interface import Batch, Slice
+from capellini.store.rocks import RocksStore, upkeep
 
 pytestmark = pytest.mark.slow
 
@@ -264,4 +264,34 @@ async def test_what_is_dropped_on_a_full_disk_gives_its_room_back_though_nothing
         while tables_bytes(tmp_path / "s") > MB:
             await store.sweep(10)
             await store.write(Batch(PLAIN, ("beat",), (row(1),), frees=True))
+    await store.close()
+
+
+async def test_what_is_dropped_gives_its_room_back_on_any_disk_once_it_is_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "AMPLE_BYTES", 1 << 62)  # so that there are files
+    store = await opened(tmp_path / "s")
+    await put_megabytes(store, 40)
+    kept = (await store.read(Slice(PLAIN, ("p3",), limit=100))).rows
+    for number in range(3):
+        await store.drop(PLAIN, (f"p{number}",))
+    await store.sweep(10)
+    await store._garbage.ended()
+    assert tables_bytes(tmp_path / "s") > 20 * MB  # little is left to RocksDB
+    monkeypatch.setattr(upkeep, "LITTLE_BYTES", 20 * MB)
+    await store.sweep(10)
+    await store._garbage.ended()
+    assert tables_bytes(tmp_path / "s") < 11 * MB
+    assert (await store.read(Slice(PLAIN, ("p3",), limit=100))).rows == kept
+    await store.drop(PLAIN, ("p3",))
+    await store.sweep(10)
+    await store._garbage.ended()
+    assert tables_bytes(tmp_path / "s") > 9 * MB  # not again so soon
+    with_no_room = folders.Room(tmp_path, RealClock(), folders.ROOM_BYTES, lambda _: 0)
+    monkeypatch.setattr(store, "_room", with_no_room)
+    with pytest.raises(Full):
+        await store.sweep(10)
+    await store._garbage.ended()
+    assert tables_bytes(tmp_path / "s") < MB
     await store.close()

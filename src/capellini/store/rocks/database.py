@@ -23,6 +23,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     Checkpoint,
+    CompactOptions,
     DBCompressionType,
     Options,
     Rdict,
@@ -82,6 +83,8 @@ class Database:
         self._synced = WriteOptions()
         self._synced.sync = True
         self._synced.memtable_insert_hint_per_batch = True  # rows mostly come in order
+        self._beside = CompactOptions()
+        self._beside.set_exclusive_manual_compaction(False)
         self._families: set[str] = set()  # those of spaces apart, when it was opened
         self.rows: Any = self._opened()
         forks.last_in_children(self)
@@ -171,9 +174,13 @@ class Database:
         """A batch, and an fsync of all that the log has with it: cheaper than one after the other."""
         self.rows.write(made, write_opt=self._synced)
 
-    def spill(self) -> None:
-        """What is in memory goes into a table of its own: so many of them are compacted."""
-        self.rows.flush()
+    def files_bytes(self) -> int:
+        """Of the common column family: most of what is written."""
+        return self.rows.property_int_value("rocksdb.total-sst-files-size") or 0
+
+    def compact(self, low: bytes, high: bytes) -> None:
+        """What was deleted between these keys gives its room back; what is in memory is flushed before."""
+        self.rows.compact_range(low, high, self._beside)
 
     def shrink(self) -> None:
         """The disk may soon have no room for what is in memory: the next write flushes it, and less is kept then."""

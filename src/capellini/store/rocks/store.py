@@ -36,12 +36,11 @@ from capellini.store.rocks.batches import Batches
 from capellini.store.rocks.database import Database, Space, upper
 from capellini.store.rocks.recent import Recent
 from capellini.store.rocks.stamps import Stamps
-from capellini.store.rocks.upkeep import Sweeper, Swept
+from capellini.store.rocks.upkeep import Garbage, Sweeper, Swept
 from capellini.store.worker import SyncWorker
 
 APPLIED: Final = Outcome(True, {})
 CALLS_PER_TURN: Final = 8  # so many calls may pass without a wait; then others get their turn
-SPILLS: Final = 4  # tables that a full disk is given after a drop: as many as RocksDB waits for before it compacts
 
 
 class RocksStore(Store):
@@ -63,8 +62,7 @@ class RocksStore(Store):
         self._batches = Batches(database, self._stamps)
         self._recent = Recent()
         self._sweeper = Sweeper(database)
-        self._spills = 0  # see _make_room
-        self._spilling: asyncio.Future[None] | None = None
+        self._garbage = Garbage(database, clock)
         self._calls = 0
         self._plans: dict[str, Plan] = {}
         self._load()
@@ -145,8 +143,7 @@ class RocksStore(Store):
             return
         self._closed = True
         try:
-            if self._spilling is not None:
-                await asyncio.wait({self._spilling})
+            await self._garbage.ended()
             if self._lock is not None and self._worker.failure is None:
                 await self._worker.wait()
         finally:
@@ -279,7 +276,7 @@ class RocksStore(Store):
         made, gone = self._batches.drop(plan, prefix, self._database.space(plan, prefix), timestamp_us)
         self._count(1, writes=1)
         self._apply(made)
-        self._dropped(prefix, gone)
+        self._dropped(plan, partition, prefix, gone)
         await self._worker.wait()
 
     async def compare_and_set(self, cas: Cas) -> Outcome:
@@ -315,7 +312,7 @@ class RocksStore(Store):
         self._apply(self._batches.changes(plan, cas, prefix, space, records), cas.sync)
         self._remember(plan, cas, prefix, records, current)
         if cas.drop:
-            self._dropped(prefix, space)
+            self._dropped(plan, cas.partition, prefix, space)
         await self._settled(cas.sync)
         return APPLIED
 
@@ -419,26 +416,22 @@ class RocksStore(Store):
 
     async def sweep(self, limit: int = 10_000) -> Swept:
         """Look at up to `limit` records from where the last call stopped; remove what has served."""
-        self._writable(frees=True)
+        try:
+            self._writable(frees=True)
+        finally:  # where no room is left for anything this is what is left to do
+            if not self._closed and self._lock is not None:
+                self._garbage.clear(self._room.short)
         seen, made = self._sweeper.step(self._plans, limit, self._stamps.now_us())
         removed = len(made)
         if removed:
             self._recent.clear()
             self._apply(made)
-        await self._make_room()
         return Swept(seen, removed, self._sweeper.finished)
 
-    def _dropped(self, prefix: bytes, space: Space | None) -> None:
+    def _dropped(self, plan: Plan, partition: Key, prefix: bytes, space: Space | None) -> None:
         self._database.forget(prefix, space)
-        self._spills = SPILLS
-
-    async def _make_room(self) -> None:
-        """RocksDB gives room back when it compacts, and compacts after writes. On a full disk there are hardly any:
-        that something was dropped would be a word in memory for days, and all of it would stay on the disk."""
-        if self._spills and self._room.short:
-            self._spills -= 1
-            self._spilling = asyncio.get_running_loop().run_in_executor(None, self._database.spill)
-            await asyncio.shield(self._spilling)
+        if space is None or not space.number:
+            self._garbage.add(plan, partition, prefix)
 
     async def backup(self, target: Path) -> None:
         """A copy of this folder as of now, while it is in use. `target` must be new or empty."""

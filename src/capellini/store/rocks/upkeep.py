@@ -1,18 +1,31 @@
-"""Clearing away what has served, a piece at a time. What may go: store/sweeping.py.
+"""Clearing away what has served. `Sweeper`, a piece at a time; what may go: store/sweeping.py.
 
-common column family ──▶ spaces apart, by number ──▶ from the start again
+    common column family ──▶ spaces apart, by number ──▶ from the start again
+
+`Garbage`: what was dropped lies on the disk until RocksDB compacts just there, which it does for what is written later,
+if anything is. A queue that was emptied would keep its files, and a disk that was full of it would stay full.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import logging
+from typing import Any, Final
 
 import msgspec
 from rocksdict import WriteBatch
 
-from capellini.store.layout import HEAD, STATIC, Plan, marks_made_us
+from capellini.model.clock import Clock
+from capellini.store.interface import Key
+from capellini.store.layout import BEYOND, HEAD, STATIC, Plan, marks_made_us
 from capellini.store.rocks.database import Database
 from capellini.store.sweeping import GRACE_US, swept
+
+log = logging.getLogger("capellini.store")
+
+LITTLE_BYTES: Final = 256 * 1024 * 1024  # of files: fewer are left to RocksDB, unless the disk is full
+EVERY_S: Final = 60.0  # each time what is in memory is flushed, and files at the ends of what was dropped written anew
+MOST_RANGES: Final = 1_000
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -78,3 +91,44 @@ class Sweeper:
             made.delete(key, handle)
         elif new is not record:
             made.put(key, new, handle)
+
+
+class Garbage:
+    """Knows what was dropped since it was last cleared away: of the partitions that differ in their last column, such
+    as the buckets of a queue, one stretch from the first to the last."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._stretches: dict[tuple[int, Key], tuple[bytes, bytes]] = {}
+        self._clearing: asyncio.Future[None] | None = None
+        self._again_s = 0.0
+
+    def add(self, plan: Plan, partition: Key, prefix: bytes) -> None:
+        family = (plan.number, partition[:-1])
+        if family not in self._stretches and len(self._stretches) >= MOST_RANGES:
+            del self._stretches[next(iter(self._stretches))]
+        low, high = self._stretches.get(family, (prefix, prefix))
+        self._stretches[family] = (min(low, prefix), max(high, prefix))
+
+    def clear(self, short: bool) -> None:
+        """In the background, if it is worth while. `short`: of room, so that it is."""
+        if not self._stretches or (self._clearing is not None and not self._clearing.done()):
+            return
+        now_s = self._clock.elapsed_s()
+        if not short and (now_s < self._again_s or self._database.files_bytes() < LITTLE_BYTES):
+            return
+        self._again_s = now_s + EVERY_S
+        stretches, self._stretches = list(self._stretches.values()), {}
+        self._clearing = asyncio.get_running_loop().run_in_executor(None, self._compact, stretches)
+
+    async def ended(self) -> None:
+        if self._clearing is not None:
+            await asyncio.wait({self._clearing})
+
+    def _compact(self, stretches: list[tuple[bytes, bytes]]) -> None:
+        try:
+            for low, high in stretches:
+                self._database.compact(low, high + BEYOND)
+        except Exception as error:  # rocksdict raises plain Exception for everything; writers hear of it themselves
+            log.warning("%s: what was dropped does not give its room back yet: %s", self._database.folder, error)
