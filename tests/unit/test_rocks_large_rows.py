@@ -15,7 +15,7 @@ from capellini.store.folder import DATA_FOLDER
 from capellini.store.interface import Batch, Slice
 from capellini.store.rocks import RocksStore
 from capellini.store.rocks.copying import copy
-from capellini.store.rocks.database import MEMTABLE_BYTES
+from capellini.store.rocks.database import SMALL
 
 LARGE_BYTES = 100_000
 
@@ -24,7 +24,7 @@ async def _filled(folder: Path, partitions: list[str], chance: random.Random) ->
     """So much that it leaves memory, where there is little of it."""
     store = await opened(folder)
     values = {p: chance.randbytes(LARGE_BYTES) for p in partitions}
-    rows_each = 3 * MEMTABLE_BYTES // LARGE_BYTES // len(partitions)
+    rows_each = 3 * SMALL["write_buffer_size"] // LARGE_BYTES // len(partitions)
     for p, value in values.items():
         for number in range(rows_each):
             await store.write(Batch(PLAIN, (p,), (row(number, value),), sync=False))

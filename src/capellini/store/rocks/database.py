@@ -38,11 +38,22 @@ from capellini.store import forks
 from capellini.store.layout import APART_KEYS, BEYOND, HEAD, ROWS, SHARED_KEYS, Plan, pack_marks
 
 CACHE_BYTES: Final = 32 * 1024 * 1024  # one block cache for everything: hot rows are in memtables anyway
-MEMTABLE_BYTES: Final = 16 * 1024 * 1024
-LARGE: Final = 4  # times as much for common rows while the disk has room: what is consumed in memory goes to no file
+MEMTABLE_BYTES: Final = 64 * 1024 * 1024  # what is consumed before it is full goes to no file
+MEMTABLE_APART_BYTES: Final = 16 * 1024 * 1024  # of each space apart: what is in them stays
+# Where the disk has little room: a compaction needs as much again as it reads. Once one found none RocksDB begins none
+# any more that might not either, however little would be left of what it reads.
+SMALL: Final = {
+    "write_buffer_size": 4 * 1024 * 1024,
+    "target_file_size_base": 4 * 1024 * 1024,
+    "max_bytes_for_level_base": 16 * 1024 * 1024,
+    "max_compaction_bytes": 32 * 1024 * 1024,
+    "level0_slowdown_writes_trigger": 12,
+    "level0_stop_writes_trigger": 20,
+}
 FILES_APART: Final = 64  # of one space apart, a gigabyte: with more, a look at one place asks too many of them
-MEMTABLES_BYTES: Final = 64 * 1024 * 1024  # of all column families together; twice as much with a large one
-LOG_BYTES: Final = 128 * 1024 * 1024  # likewise; a larger one makes its oldest column families flush: bounds opening
+MEMTABLES_BYTES: Final = 128 * 1024 * 1024  # of all column families together
+LOG_BYTES: Final = 256 * 1024 * 1024  # a larger log makes its oldest column families flush: bounds the time to open
+LESS: Final = 4  # a fourth of these where the disk had little room when it was opened
 BLOOM_BITS: Final = 10  # per key: one of a hundred misses reads a block for nothing
 METADATA_BYTES: Final = 4_096  # a piece of an index or a filter
 OPEN_FILES: Final = 512
@@ -88,6 +99,8 @@ class Database:
         self._families: set[str] = set()  # those of spaces apart, when it was opened
         self.rows: Any = self._opened()
         forks.last_in_children(self)
+        if scratch is None and not self.large:
+            self.shrink()
 
     def _opened(self) -> Any:
         """A secondary reads the list of files first and the logs then. What the other process moved from a log into a
@@ -183,10 +196,15 @@ class Database:
         self.rows.compact_range(low, high, self._beside)
 
     def shrink(self) -> None:
-        """The disk may soon have no room for what is in memory: the next write flushes it, and less is kept then."""
+        """The disk may soon have no room for what is in memory, and for what compactions write before they give any
+        back: the next write flushes, and all pieces are small from now on."""
         self.large = False
         with contextlib.suppress(Exception):  # of a file of its own that cannot be written: it holds all the same
-            self.rows.set_options({"write_buffer_size": str(MEMTABLE_BYTES)})
+            self.rows.set_options({name: str(value) for name, value in SMALL.items()})
+
+    def hurry(self) -> None:
+        """What is being compacted is given up, and `close` flushes nothing: the log has it."""
+        self.rows.cancel_all_background(False)
 
     def checkpoint(self, path: Path) -> None:
         Checkpoint(self.rows).create_checkpoint(str(path))
@@ -273,9 +291,9 @@ def _options(cache: Cache, create: bool, large: bool, apart: bool) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(create)
     options.set_block_based_table_factory(blocks)
-    options.set_write_buffer_size(MEMTABLE_BYTES * (LARGE if large and not apart else 1))
-    options.set_db_write_buffer_size(MEMTABLES_BYTES * (2 if large else 1))
-    options.set_max_total_wal_size(LOG_BYTES * (2 if large else 1))
+    options.set_write_buffer_size(MEMTABLE_APART_BYTES if apart else MEMTABLE_BYTES)
+    options.set_db_write_buffer_size(MEMTABLES_BYTES // (1 if large else LESS))
+    options.set_max_total_wal_size(LOG_BYTES // (1 if large else LESS))
     options.set_compression_type(DBCompressionType.lz4())
     options.set_bottommost_compression_type(DBCompressionType.zstd())
     options.set_level_compaction_dynamic_level_bytes(True)

@@ -142,13 +142,15 @@ class RocksStore(Store):
         if self._closed:
             return
         self._closed = True
+        whole = True
         try:
-            await self._garbage.ended()
             if self._lock is not None and self._worker.failure is None:
                 await self._worker.wait()
+            whole = await self._garbage.end()
         finally:
             self._worker.close()
-            failed = (Exception,) if self._worker.failure is not None else ()  # its end fails like what was before
+            # Its end fails like what was before. What could not be flushed is in the log.
+            failed = (Exception,) if self._worker.failure is not None or not whole else ()
             with contextlib.suppress(*failed):
                 self._database.close()
             if self._lock is not None:
@@ -420,7 +422,7 @@ class RocksStore(Store):
             self._writable(frees=True)
         finally:  # where no room is left for anything this is what is left to do
             if not self._closed and self._lock is not None:
-                self._garbage.clear(self._room.short)
+                self._garbage.clear(self._room)
         seen, made = self._sweeper.step(self._plans, limit, self._stamps.now_us())
         removed = len(made)
         if removed:

@@ -16,6 +16,7 @@ import msgspec
 from rocksdict import WriteBatch
 
 from capellini.model.clock import Clock
+from capellini.store.folder import Room
 from capellini.store.interface import Key
 from capellini.store.layout import BEYOND, HEAD, STATIC, Plan, marks_made_us
 from capellini.store.rocks.database import Database
@@ -23,8 +24,9 @@ from capellini.store.sweeping import GRACE_US, swept
 
 log = logging.getLogger("capellini.store")
 
-LITTLE_BYTES: Final = 256 * 1024 * 1024  # of files: fewer are left to RocksDB, unless the disk is full
+LITTLE_BYTES: Final = 256 * 1024 * 1024  # of files: fewer are left to RocksDB, unless the disk fills up
 EVERY_S: Final = 60.0  # each time what is in memory is flushed, and files at the ends of what was dropped written anew
+CLOSING_S: Final = 3.0  # on a full disk RocksDB may wait for room, and for ever
 MOST_RANGES: Final = 1_000
 
 
@@ -111,12 +113,13 @@ class Garbage:
         low, high = self._stretches.get(family, (prefix, prefix))
         self._stretches[family] = (min(low, prefix), max(high, prefix))
 
-    def clear(self, short: bool) -> None:
-        """In the background, if it is worth while. `short`: of room, so that it is."""
+    def clear(self, room: Room) -> None:
+        """In the background, if it is worth while, or room is short."""
         if not self._stretches or (self._clearing is not None and not self._clearing.done()):
             return
         now_s = self._clock.elapsed_s()
-        if not short and (now_s < self._again_s or self._database.files_bytes() < LITTLE_BYTES):
+        little = room.ample and self._database.files_bytes() < LITTLE_BYTES
+        if not room.short and (little or now_s < self._again_s):
             return
         self._again_s = now_s + EVERY_S
         stretches, self._stretches = list(self._stretches.values()), {}
@@ -125,6 +128,16 @@ class Garbage:
     async def ended(self) -> None:
         if self._clearing is not None:
             await asyncio.wait({self._clearing})
+
+    async def end(self) -> bool:
+        """Nothing goes on any more: the database is to be closed. False: it was told to give up what it compacted."""
+        if self._clearing is None:
+            return True
+        done, _ = await asyncio.wait({self._clearing}, timeout=CLOSING_S)
+        if not done:
+            self._database.hurry()
+            await self.ended()
+        return bool(done)
 
     def _compact(self, stretches: list[tuple[bytes, bytes]]) -> None:
         try:
