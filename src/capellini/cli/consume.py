@@ -29,6 +29,7 @@ from capellini.model.service import Problem
 if TYPE_CHECKING:
     from capellini.client.async_streams import AsyncBatch, AsyncConsumer
 
+PRINTED: Final = 10  # at a time: more would be lost to a reader that goes away before it has read them
 END_S: Final = 5.0  # that a command gets to end after a second Ctrl-C, before it is killed
 AHEAD: Final = 10_000  # messages of a log queue that may wait here to be printed
 BROUGHT_S: Final = 1.0  # that a stream has at least to bring what is there: with less it would be taken for nothing
@@ -41,7 +42,8 @@ INTERRUPTED: Final = 130  # the usual exit code after Ctrl-C
 @place_argument()
 @click.option("--exec", "command", metavar="COMMAND", help="A shell command: the body on its stdin, attributes in "
               "CAPELLINI_ATTRIBUTE_NAME; exit code 0 acks, others give the message back.")  # fmt: skip
-@click.option("--concurrency", type=click.IntRange(1, 1_000), default=1, show_default=True, help="At a time.")
+@click.option("--concurrency", type=click.IntRange(1, 1_000), help="At a time: 1 unless given, or where nothing is "
+              f"executed {PRINTED}, so that acks go together.")  # fmt: skip
 @click.option(
     "--visibility", "visibility_s", type=click.FloatRange(0), metavar="SECONDS", help="Kept up while a command runs."
 )
@@ -50,7 +52,7 @@ INTERRUPTED: Final = 130  # the usual exit code after Ctrl-C
     "--idle", "idle_s", type=click.FloatRange(0), metavar="SECONDS", help="Stop after so long without a message."
 )
 def consume(
-    at: str, as_json: bool, queue: str, command: str | None, concurrency: int, visibility_s: float | None,
+    at: str, as_json: bool, queue: str, command: str | None, concurrency: int | None, visibility_s: float | None,
     count: int | None, idle_s: float | None,
 ) -> None:  # fmt: skip
     """Work through QUEUE until stopped; Ctrl-C finishes what runs, a second one ends it and gives its messages back.
@@ -98,8 +100,9 @@ def consume(
             if kind == "log" and command is None:
                 ends = Ends(visibility_s, count, None if idle_s is None else max(idle_s, BROUGHT_S), stop)
                 return await print_all(client, queue, ends, as_json, say)
+            at_once = concurrency or (PRINTED if command is None else 1)
             return await client.consume(
-                queue, handle, concurrency=concurrency, visibility_s=visibility_s, count=count, idle_s=idle_s, stop=stop
+                queue, handle, concurrency=at_once, visibility_s=visibility_s, count=count, idle_s=idle_s, stop=stop
             )
 
     with errors_said():
