@@ -41,6 +41,7 @@ def _failure(context: dict[str, Any]) -> str:
 
 
 class Run:
+    settled_s = SETTLED_S
     calm_work_s = CALM_WORK_S
     empty_s = EMPTY_S
     waiting = 2  # consumers that wait at each queue in the calm
@@ -107,7 +108,7 @@ class Run:
 
     async def calm(self) -> None:
         self._world.calm()
-        await asyncio.sleep(CALM_S + SETTLED_S)
+        await asyncio.sleep(CALM_S + self.settled_s)
         for queue in self._plan.queues:
             await self._admin.create(queue)
             await self._admin.resume(queue)

@@ -57,6 +57,7 @@ class TimedProducer(Producer):
 
 
 class _TimedRun(Run):
+    settled_s = 8.0  # a node may have begun amid faults: it waits out a call, and then the silence of one that died
     empty_s = 20.0  # longer than any delay
 
     def __init__(self, plan: Plan, world: World, history: History, chance: random.Random) -> None:

@@ -269,8 +269,11 @@ class Holder:
     # Reading
 
     def wake(self, ticks: int) -> None:
-        """A putter's message at that position is due before the horizon comes."""
-        if ticks > self._woken:
+        """A putter's message at that position is due before the horizon comes. One that lies in a part that was read
+        is no message: another copy is, or another id. It is there to be dropped."""
+        if part_of(ticks, self._granularity) < part_of(ticks_of(self.read), self._granularity):
+            self._drop_too(ticks)
+        elif ticks > self._woken:
             self._woken = ticks
             self._quiet = self._calm = 0
             self._nudge.set()
@@ -436,7 +439,10 @@ class Holder:
 
     def drop_with(self, position: UUID) -> None:
         """Something is written there that no reading will show: its part is to be dropped like the others."""
-        part = part_of(ticks_of(position), self._granularity)
+        self._drop_too(ticks_of(position))
+
+    def _drop_too(self, ticks: int) -> None:
+        part = part_of(ticks, self._granularity)
         if part not in self._parts:
             bisect.insort(self._parts, part)
 

@@ -81,6 +81,7 @@ async def put_keyed(place: TimedPlace, putting: Putting, key: str, message: Sche
             if taken:
                 void = UUID(hex=seen[1])
                 await _make_void(place, void, max(message.due_ms, ms_of_ticks(ticks_of(void))))
+                putting.passed([void], await read_horizon(place, shard_in(void)))
         (problem,) = await putting.through([row])
         if problem is not None:
             return problem

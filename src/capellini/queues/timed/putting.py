@@ -15,8 +15,9 @@ that jumped), the put is unknown: its first row may have been read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -116,6 +117,7 @@ class Putting:
             missed = [] if horizon is None else [(at, row) for at, row in pending if ticks_of(row.position) <= horizon]
             behind = {at for at, _ in missed}
             self._wake_for(shard, horizon, [row for at, row in pending if at not in behind])
+            self.passed([row.position for _, row in missed], horizon)
             if not missed or horizon is None:
                 return results
             place.guards["put below the horizon written again"] += 1
@@ -174,6 +176,13 @@ class Putting:
                 if place.clock.elapsed_s() >= deadline_s:
                     raise Unknown(f"the put may have been done: {error.says}") from error
             await place.clock.sleep(PAUSE_S)
+
+    def passed(self, positions: Iterable[UUID], horizon: int | None) -> None:
+        """Something was written there that no reading will show: where the part has been read its holder drops it."""
+        granularity = self._place.options.granularity
+        for position in positions:
+            if horizon is not None and part_of(ticks_of(position), granularity) < part_of(horizon, granularity):
+                self._wake(shard_in(position), ticks_of(position))
 
     def _wake_for(self, shard: int, horizon: int | None, rows: Sequence[TimedRow]) -> None:
         """A holder takes its next step when its horizon comes; what is due before must wake it. A first holder reads

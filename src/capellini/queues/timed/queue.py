@@ -26,7 +26,7 @@ from capellini.queues.timed.horizon import ENDING_EPOCH, read_shard
 from capellini.queues.timed.keyed import put_keyed
 from capellini.queues.timed.peers import NoPeers, Payload, Peers
 from capellini.queues.timed.place import TimedPlace
-from capellini.queues.timed.positions import id_text, ms_of_ticks, parse_id, shard_in, ticks_of
+from capellini.queues.timed.positions import id_text, ms_of_ticks, parse_id, part_of, shard_in, ticks_of
 from capellini.queues.timed.proofs import proof_of
 from capellini.queues.timed.putting import Putting
 from capellini.queues.timed.rows import order_key, read_note, read_row
@@ -60,7 +60,7 @@ class TimedQueue:
         self.taking = Taking(place, holders, self._release, self._spawn)
         self.getting = Getting(cast(Any, place), cast(Any, self.taking), cast(Any, self._release), current)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._waking: dict[int, int] = {}
+        self._waking: dict[int, dict[str, int]] = {}  # by shard, what its holder is to be told: the last of each part
 
     # Putting
 
@@ -109,23 +109,27 @@ class TimedQueue:
             raise answer.raised()
 
     def wake(self, shard: int, ticks: int) -> None:
-        """The shard's holder should read up to there soon. Told once at a time; more is told after it."""
+        """The shard's holder should read up to there soon, or drop what lies in a part that it has read. Told once at a
+        time; more is told after it."""
         holder = self.serving.holder(shard)
         if holder is not None:
             holder.wake(ticks)
             return
-        if shard not in self._waking:
-            self._waking[shard] = ticks
-            self._spawn(self._wake_other(shard))
-        else:
-            self._waking[shard] = max(ticks, self._waking[shard])
+        part = part_of(ticks, self.place.options.granularity)
+        if (waiting := self._waking.get(shard)) is None:
+            waiting = self._waking[shard] = {}
+            self._spawn(self._wake_other(shard, waiting))
+        waiting[part] = max(ticks, waiting.get(part, 0))
 
-    async def _wake_other(self, shard: int) -> None:
-        told, tries = 0, 0
-        while (ticks := self._waking[shard]) > told and tries < WAKE_TRIES:
+    async def _wake_other(self, shard: int, waiting: dict[str, int]) -> None:
+        tries = 0
+        while waiting and tries < WAKE_TRIES:
+            telling = dict(waiting)
             try:
-                await self._ask(shard, "wake", [ticks])
-                told, tries = ticks, 0
+                await self._ask(shard, "wake", sorted(telling.values()))
+                tries = 0
+                for part in [part for part, ticks in telling.items() if waiting[part] == ticks]:
+                    del waiting[part]
             except CapelliniError:
                 self.place.guards["holder not woken yet"] += 1  # between two holders, perhaps
                 tries += 1
