@@ -146,6 +146,31 @@ def test_a_part_that_an_earlier_holder_finished_is_dropped_by_the_next() -> None
     told(story, nodes=2, granularity="minute")
 
 
+@pytest.mark.parametrize("at_the_holder", [True, False])
+def test_what_comes_into_a_part_that_was_read_before_is_dropped(at_the_holder: bool) -> None:
+    async def story(stage: Stage) -> None:
+        holder = await stage.held()
+        putter = holder if at_the_holder else next(node for node in stage.living if node is not holder)
+        place = (await stage.queue(putter)).place
+        kept = KeptBack(putter, lambda batch: batch.table in (TIMED_ROWS, TIMED_PARTS))
+        (answer,) = await stage.do(putter, putter.broker.put("q", [NewMessage(b"m", key="k")]))
+        assert isinstance(answer, Problem) and answer.error == "unknown"
+        await asyncio.sleep(150.0)
+        kept.no_more()
+        place.listed.clear()
+        assert await stage.put(putter, key="k")
+        assert stage.guard("row of an id without its key marked") == 1
+        await asyncio.sleep(5.0)
+        assert [one.body for one in await stage.get(holder)] == [b"m"]
+        parts = {key[2] for table, key in stage.world.partitions if table == TIMED_ROWS.name and key[0] == "q"}
+        assert len(parts) > 1
+        for part in sorted(map(str, parts))[:-1]:
+            bounds = Slice(TIMED_ROWS, (*place.partition, part, 0))
+            assert (await stage.do(holder, place.store.read(bounds))).rows == []
+
+    told(story, nodes=2, granularity="minute")
+
+
 def test_a_part_is_kept_while_the_cancel_of_a_message_in_it_is_not_durable() -> None:
     """Refused for want of records, it must be delivered by the next holder."""
 
