@@ -142,6 +142,27 @@ def test_a_marker_where_nobody_reads_any_more_is_dropped_with_its_part() -> None
     told(story, granularity="minute")
 
 
+@pytest.mark.parametrize("then", ["cancel", "move", "nothing"])
+def test_a_row_of_a_move_that_landed_behind_the_reader_is_not_where_the_message_is(then: str) -> None:
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        id = await stage.put(node, delay_s=600.0)
+        kept = KeptBack(node, is_moved_row)
+        await moved_unknown(stage, node, id, 100.0, kept)
+        await asyncio.sleep(200.0)
+        await kept.land(node)
+        if then == "cancel":
+            assert await cancelled(stage, node, id) == ""
+            assert await all_until(stage, node, 700.0) == []
+            return
+        if then == "move":
+            assert isinstance(await move(stage, node, id, 400.0), Done)
+        same, when_s = await once_until(stage, node, 700.0)
+        assert same == id and abs(when_s - (400.0 if then == "move" else 600.0)) < 2.0
+
+    told(story)
+
+
 def test_a_stray_marker_of_a_move_that_was_made_anew_leads_nowhere() -> None:
     async def story(stage: Stage) -> None:
         node = stage.living[0]

@@ -15,7 +15,8 @@ went no further. Whoever changes the message next settles that before anything e
     to later     the marker is there       the row is written: the move is finished
                  it is not                 it may land yet: a marker that says "stays here", stamped later
     to earlier   the row is there          the marker is written: the move is finished
-                 it is not                 it may land yet: its place is made void by a marker
+                 it is not, or came where
+                 all was read before      its place is made void by a marker
 
 so that at any time a message has one place, and one more at most that a later writer can name and settle.
 
@@ -222,7 +223,10 @@ async def _settled_later(holder: Holder, left: TimedRow, moved: TimedRow | None,
 
 async def _settled_earlier(holder: Holder, left: TimedRow, moved: TimedRow | None, there: UUID) -> UUID:
     stamp = holder.stamp()
-    if moved is None:
+    begun = left.moved_to is None and not left.cancelled
+    # Whoever reads the row writes the marker first: without it, and below what was read, it landed behind the reader.
+    behind = begun and not _unread(holder, there) and left.id not in holder.desk.ids
+    if moved is None or behind:
         if _unread(holder, there):
             _not_about_to_be_read(holder, there)
         else:
@@ -230,7 +234,7 @@ async def _settled_earlier(holder: Holder, left: TimedRow, moved: TimedRow | Non
         holder.place.guards["row of a move made void"] += 1
         await _surely(holder, lambda: mark_row(holder.place, there, left.due_ms, stamp, cancelled=True))
         return left.position
-    if left.moved_to is None and not left.cancelled:
+    if begun:
         _not_about_to_be_read(holder, left.position)
         holder.place.guards["move finished by the next change"] += 1
         await _surely(holder, lambda: mark_row(holder.place, left.position, left.due_ms, stamp, moved_to=there))
