@@ -9,15 +9,17 @@ import pytest
 from tests.simulation.timed_stage import KeptBack, Stage, told
 
 from capellini.model.errors import Unavailable
-from capellini.model.message import Entry
+from capellini.model.message import Entry, NewMessage
 from capellini.model.service import Done, NackItem, Problem
 from capellini.model.timed import MoveItem, Scheduled
 from capellini.proof.timed_nodes import TimedNode
-from capellini.queues.timed import holder, judging
+from capellini.queues.timed import holder, judging, keyed
 from capellini.queues.timed.keyed import CLAIMED, key_cell
 from capellini.queues.timed.positions import id_text, parse_id, part_of, position_of, ticks_of
+from capellini.queues.timed.putting import all_of
 from capellini.queues.timed.queue import TimedQueue
 from capellini.queues.timed.rows import TimedRow, write_rows
+from capellini.queues.work.place import Gone
 from capellini.store.interface import Batch, Slice
 from capellini.store.schema import TIMED_MOVED, TIMED_ROWS
 from capellini.store.simulation.world import EPOCH_S
@@ -485,3 +487,36 @@ STORIES = {
         test_a_message_moved_to_earlier_outlives_a_page_that_is_read_twice
     ),
 }
+
+
+def test_a_put_that_is_written_but_not_pinned_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> Any:
+        raise Unavailable("the store is away")
+
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        with monkeypatch.context() as patched:
+            patched.setattr(keyed, "_pin", away)
+            (answer,) = await stage.do(node, node.broker.put("q", [NewMessage(b"m", key="k")]))
+        assert isinstance(answer, Problem) and answer.error == "unknown"
+        assert len(await stage.get(node)) == 1
+
+    told(story)
+
+
+async def test_what_one_group_wrote_into_a_generation_that_is_over_was_sent() -> None:
+    async def fine() -> None: ...
+
+    async def over(sent: bool) -> None:
+        gone = Gone("deleted")
+        gone.sent = sent
+        raise gone
+
+    for work, sent in (
+        ([fine(), over(False)], True),
+        ([over(False), over(True)], True),
+        ([over(False), over(False)], False),
+    ):
+        with pytest.raises(Gone) as raised:
+            await all_of(work)
+        assert raised.value.sent is sent

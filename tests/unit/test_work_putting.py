@@ -13,9 +13,9 @@ import pytest
 from capellini.model.clock import RealClock
 from capellini.model.errors import Unavailable
 from capellini.model.message import Entry, NewMessage
-from capellini.model.service import Put
+from capellini.model.service import Problem, Put
 from capellini.node.broker import Broker
-from capellini.queues.work import putting
+from capellini.queues.work import keyed, putting
 from capellini.queues.work.block import check, pack
 from capellini.queues.work.place import Gone
 from capellini.store.rocks.store import RocksStore
@@ -131,5 +131,23 @@ async def test_who_is_too_late_to_be_written_makes_nobody_else_late(tmp_path: Pa
     done = [named.write_as(id, block, until_s) for id, until_s in zip(tries, deadlines, strict=True)]
     assert await asyncio.gather(*done) == [True, False, True]
     assert len(await broker.peek("q")) == 2
+    await broker.close()
+    await store.close()
+
+
+async def test_a_put_that_is_written_but_not_pinned_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await RocksStore.open(tmp_path / "store", clock=RealClock())
+    await store.prepare(TABLES)
+    broker = Broker(store, RealClock(), random.Random(1))
+    await broker.create("q")
+
+    async def away(*_: object) -> bool:
+        raise Unavailable("the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(keyed, "_pinned", away)
+        (answer,) = await broker.put("q", [NewMessage(b"m", key="k")])
+    assert isinstance(answer, Problem) and answer.error == "unknown"
+    assert len(await broker.peek("q")) == 1
     await broker.close()
     await store.close()

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from capellini.model.errors import StoreError, Unavailable
+from capellini.model.errors import StoreError, Unavailable, Unknown
 from capellini.model.service import Problem, Put
 from capellini.model.timed import Scheduled
 from capellini.queues.cell import Cell
@@ -86,7 +86,10 @@ async def put_keyed(place: TimedPlace, putting: Putting, key: str, message: Sche
         if problem is not None:
             return problem
         mine = id_text(row.id)
-        named = await cell.change(lambda now: _pin(now, mine))  # noqa: B023
+        try:
+            named = await cell.change(lambda now: _pin(now, mine))  # noqa: B023
+        except Unavailable as error:  # it is written, and its key names it: its holder may hand it out
+            raise Unknown(f"the put may have been done: {error.says}") from error
         if named == (PUT, mine):
             tell_put(place, [row], again)
             return Put(mine)

@@ -68,7 +68,7 @@ class Putting:
                 if problem is not None:
                     results[index] = problem
 
-        await _all_of([group(indexes) for indexes in groups.values()])
+        await all_of([group(indexes) for indexes in groups.values()])
         tell_put(self._place, [row for row, result in zip(rows, results, strict=True) if isinstance(result, Put)])
         return results
 
@@ -193,10 +193,16 @@ class Putting:
             self._wake(shard, max(early))
 
 
-async def _all_of(work: list[Awaitable[None]]) -> None:
+async def all_of(work: Sequence[Awaitable[None]]) -> None:
+    """All of them, to their ends; then the first error, if there was one. When their generation is over: was anything
+    written by any of them?"""
     if len(work) == 1:
         await work[0]
         return
-    for result in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
+    results = await asyncio.gather(*work, return_exceptions=True)
+    failed = [result for result in results if isinstance(result, BaseException)]
+    for error in failed:
+        if isinstance(error, Gone):
+            others = len(failed) < len(results)
+            error.sent = others or any(isinstance(one, Gone) and one.sent for one in failed)
+        raise error

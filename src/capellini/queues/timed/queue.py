@@ -28,7 +28,7 @@ from capellini.queues.timed.peers import NoPeers, Payload, Peers
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import id_text, ms_of_ticks, parse_id, part_of, shard_in, ticks_of
 from capellini.queues.timed.proofs import proof_of
-from capellini.queues.timed.putting import Putting
+from capellini.queues.timed.putting import Putting, all_of
 from capellini.queues.timed.rows import order_key, read_note, read_row
 from capellini.queues.timed.serving import FAR_MS, Answer, Counted, Listed, refusal, write_halted
 from capellini.queues.timed.taking import Got, Holders, Taking
@@ -86,7 +86,7 @@ class TimedQueue:
             for index in indexes:  # in order: the first is the message
                 results[index] = await self._put_once(f"key:{key}", messages[index])
 
-        await _gathered([together(), *[once(key, indexes) for key, indexes in keyed.items()]])
+        await all_of([together(), *[once(key, indexes) for key, indexes in keyed.items()]])
         return [results[index] for index in range(len(messages))]
 
     def _too_far(self, due_ms: int) -> Problem | None:
@@ -204,7 +204,7 @@ class TimedQueue:
                 at = None if answer.at_ms is None else answer.at_ms / 1000
                 results[index] = Problem(answer.error, answer.says) if answer.error else Done(at)
 
-        await _gathered([one(shard, items) for shard, items in shards.items()])
+        await all_of([one(shard, items) for shard, items in shards.items()])
 
     # Cancel and move
 
@@ -410,16 +410,6 @@ class TimedQueue:
         self.getting.stop_waiting()
         while self._tasks:
             await asyncio.gather(*list(self._tasks), return_exceptions=True)
-
-
-async def _gathered(work: list[Coroutine[Any, Any, None]]) -> None:
-    """All of them, to their ends; then the first error, if there was one."""
-    if len(work) == 1:
-        await work[0]
-        return
-    for result in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
 
 
 __all__ = ["NoPeers", "Peers", "TimedQueue"]

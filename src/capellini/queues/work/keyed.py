@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from capellini.model.errors import Unavailable
+from capellini.model.errors import Unavailable, Unknown
 from capellini.queues.cell import Cell
 from capellini.queues.work.block import Packed
 from capellini.queues.work.bucket import pinned, voided
@@ -71,7 +71,11 @@ async def put_keyed(
             named = now_names
             continue
         if await putting.write_as(id, packed, sent_at_s + place.options.repair_after_s / 2):
-            if await _pinned(place, id):
+            try:
+                pinned_now = await _pinned(place, id)
+            except Unavailable as error:  # it is written: somebody may get it
+                raise Unknown(f"the put may have been done: {error.says}") from error
+            if pinned_now:
                 place.events.put(place.name, place.generation, [(id, 1)])
                 return id, False
             place.guards["written id of a key was void"] += 1
