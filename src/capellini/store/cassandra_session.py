@@ -254,6 +254,8 @@ class Session:
                 ) from error
             except driver.CassException as error:
                 failure = meaning(error, Kind.WRITE)
+                if "doesn't exist" in str(error):  # of what was made by way of another node just now
+                    failure = Unavailable(str(error))
                 if isinstance(failure, Invalid):
                     raise CannotOpen(f"{self.address} does not {what}: {error}") from error
                 if not isinstance(error, driver.CassErrorLibNoHostsAvailable):
