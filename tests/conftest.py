@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 hypothesis.settings.register_profile("ours", deadline=None)  # nothing fails because a machine is slow
 hypothesis.settings.load_profile("ours")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what goes on in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or what the tests start could not be interrupted
 
 SHARED = ("cassandra", "spark")  # what is started once; both are also markers
 OWN_CLUSTERS = "tests/clusters/"
