@@ -20,12 +20,13 @@ from capellini.model.service import Done, NackItem, Problem
 from capellini.model.timed import MoveItem, Scheduled
 from capellini.queues.assignments import Assignments
 from capellini.queues.timed import changing, committing, records
+from capellini.queues.timed.halting import read_halted
 from capellini.queues.timed.horizon import read_horizon, read_shard, write_horizon
 from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.positions import TICKS_PER_S, parse_id, shard_in
 from capellini.queues.work.place import Gone
-from capellini.store.interface import Slice
-from capellini.store.schema import TIMED_RECORDS, TIMED_ROWS
+from capellini.store.interface import Cas, Slice
+from capellini.store.schema import TIMED_RECORDS, TIMED_ROWS, TIMED_SHARDS
 from capellini.store.simulation.world import EPOCH_S
 
 
@@ -226,6 +227,45 @@ def test_an_operator_stops_and_starts_a_shard() -> None:
         view = await stage.do(node, node.broker.halt("q", 0, False))
         assert view.state == "started"
         assert len(await stage.get(node, 3.0)) == 1
+
+    told(story)
+
+
+def test_a_stop_by_way_of_a_clock_that_is_ahead_does_not_outdate_the_start_after_it() -> None:
+    async def story(stage: Stage) -> None:
+        holder = await stage.held()
+        await stage.put(holder)
+        (ahead,) = [node for node in stage.living if node is not holder]
+        ahead.client.clock.offset_s = 30.0
+        await stage.do(ahead, ahead.broker.halt("q", 0, True))
+        view = await stage.do(holder, holder.broker.halt("q", 0, False))
+        assert view.state == "started"
+        assert len(await stage.get(holder)) == 1
+
+    told(story, nodes=2)
+
+
+def test_a_stop_that_lands_after_a_start_that_found_nothing_stopped_changes_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        node = stage.living[0]
+        store: Any = node.client.store
+        sends, kept = store.compare_and_set, []
+
+        async def keep(cas: Cas) -> Any:
+            if cas.table is not TIMED_SHARDS:
+                return await sends(cas)
+            kept.append(cas)
+            raise Unavailable("kept back")
+
+        store.compare_and_set = keep
+        with pytest.raises(Unavailable):
+            await stage.do(node, node.broker.halt("q", 0, True))
+        store.compare_and_set = sends
+        assert (await stage.do(node, node.broker.halt("q", 0, False))).state == "started"
+        assert kept
+        for cas in kept:
+            assert not (await stage.do(node, sends(cas))).applied
+        assert not await read_halted((await stage.queue(node)).place, 0)
 
     told(story)
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from capellini.model.service import Done, Problem
 from capellini.proof.checkers import check_lives
 from capellini.proof.history import Call, History, Violation
-from capellini.proof.lives import Life, lives_of
+from capellini.proof.lives import Held, Life, Lives, lives_of
 
 Ask = tuple[Call, int]  # the call, and the message's place in it
 
@@ -41,10 +41,10 @@ def check_timed(history: History) -> list[Violation]:
         and not (violation.promise == 5 and violation.message in moved)
     ]
     for life in lives.lives.values():
-        kept += _after_a_cancel(life, cancelled.get(life.name, []))
+        kept += _after_a_cancel(lives, life, cancelled.get(life.name, []))
         kept += _denied(life, denied)
         if history.skew_kept:
-            kept += _before_a_moved_due(life, moved.get(life.name, []))
+            kept += _before_a_moved_due(lives, life, moved.get(life.name, []))
     return kept
 
 
@@ -61,15 +61,26 @@ def done(ask: Ask) -> bool:
     return bool(call.results) and isinstance(call.results[index], Done)
 
 
-def _after_a_cancel(life: Life, cancels: list[Ask]) -> list[Violation]:
+def _after_a_cancel(lives: Lives, life: Life, cancels: list[Ask]) -> list[Violation]:
     found = []
     for ask in cancels:
         for held in life.held:
+            if _put_anew(lives, life, ask, held):
+                continue
             if done(ask) and held.call.began_s > ask[0].over_s and len(life.confirmed) == 1:
                 when = f"confirmed at {ask[0].over_s:.3f} s"
                 says = f"its cancel was {when}, and {held.call.who} got it at {held.at_s:.3f} s"
                 found.append(Violation(3, life.name, says))
     return found
+
+
+def _put_anew(lives: Lives, life: Life, ask: Ask, held: Held) -> bool:
+    """It is another one than was asked for: a put of it without an answer reached the queue after that was emptied or
+    made anew, where nobody had heard of it."""
+    if held.delivery.id == ask[0].ids[ask[1]]:
+        return False
+    late = [one.call for one in life.tries if one.possible and one.id in (None, held.delivery.id)]
+    return any(lives.emptied(call.queue, call.began_s, call.over_s) for call in late)
 
 
 def _denials(history: History) -> dict[str, list[Call]]:
@@ -96,7 +107,7 @@ def _denied(life: Life, denials: dict[str, list[Call]]) -> list[Violation]:
     return found
 
 
-def _before_a_moved_due(life: Life, moves: list[Ask]) -> list[Violation]:
+def _before_a_moved_due(lives: Lives, life: Life, moves: list[Ask]) -> list[Violation]:
     """Of the last one, if no other can have come after it."""
     found: list[Violation] = []
     if not moves or len(life.confirmed) != 1:
@@ -109,7 +120,7 @@ def _before_a_moved_due(life: Life, moves: list[Ask]) -> list[Violation]:
     if not done(moves[-1]) or any(call.over_s >= last.began_s for call, _ in moves[:-1]):
         return found
     for held in life.held:
-        if held.call.began_s > last.over_s and held.at_s < due_s:
+        if held.call.began_s > last.over_s and held.at_s < due_s and not _put_anew(lives, life, moves[-1], held):
             says = f"moved at {last.over_s:.3f} s to {due_s:.3f} s, and {held.call.who} got it at {held.at_s:.3f} s"
             found.append(Violation(5, life.name, says))
     return found

@@ -180,10 +180,12 @@ TIMED_PARTS: Final = Table(
 
 TIMED_SHARDS: Final = Table(
     name="timed_shards",
-    doc="Per holder (epoch) of a shard: the horizon it has published, and which run its records are in.",
+    doc="Per holder (epoch) of a shard: the horizon it has published, and which run its records are in. At -1 what an "
+    "operator says.",
     partition=_columns(queue=Type.TEXT, generation=Type.INT, shard=Type.INT),
     clustering=_columns(epoch=Type.INT),
-    columns=_columns(horizon=Type.INT, run=Type.INT, stopped=Type.BOOL),
+    columns=_columns(horizon=Type.INT, run=Type.INT, stopped=Type.BOOL, token=Type.TEXT),
+    conditional=frozenset({"stopped", "token"}),
 )
 
 TIMED_RECORDS: Final = Table(

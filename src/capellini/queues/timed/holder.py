@@ -24,10 +24,10 @@ from capellini.queues.log.turns import Turns
 from capellini.queues.resting import rest
 from capellini.queues.timed.committing import GATHER_ITEMS, GATHER_RATE, Committing, Part
 from capellini.queues.timed.desk import Desk, Message, State, size_of
+from capellini.queues.timed.halting import read_halted
 from capellini.queues.timed.horizon import (
     AHEAD_S,
     IDLE_ALONE_S,
-    OPERATOR_EPOCH,
     WOKEN_EVERY_S,
     Pace,
     next_step,
@@ -49,8 +49,7 @@ from capellini.queues.timed.rows import (
     write_rows,
 )
 from capellini.queues.timed.telling import tell_expired, tell_held
-from capellini.store.interface import Slice
-from capellini.store.schema import TIMED_RECORDS, TIMED_ROWS, TIMED_SHARDS
+from capellini.store.schema import TIMED_RECORDS, TIMED_ROWS
 
 ROOM_ROWS: Final = 5_000  # that wait or are ready on a desk: some seconds of the highest rates
 ROOM_BYTES: Final = 16 * 1024 * 1024
@@ -458,10 +457,3 @@ def page_rows(rows: Sequence[TimedRow]) -> int:
     """How many to read next, if they are as large as these."""
     size = sum(size_of(row) for row in rows)
     return max(1, min(PAGE_ROWS, PAGE_BYTES * len(rows) // size))
-
-
-async def read_halted(place: TimedPlace, shard: int) -> bool:
-    """Has an operator stopped this shard?"""
-    bounds = Slice(TIMED_SHARDS, (*place.partition, shard), start=(OPERATOR_EPOCH,), end=(0,), limit=1)
-    page = await place.store.read(bounds)
-    return bool(page.rows) and page.rows[0].values.get("stopped") is True

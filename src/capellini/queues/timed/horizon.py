@@ -34,7 +34,6 @@ from capellini.store.schema import TIMED_SHARDS
 
 ENDLESS: Final = 1 << 62  # the horizon of a generation that is over; above every position
 ENDING_EPOCH: Final = 1 << 62  # above every holder's
-OPERATOR_EPOCH: Final = -1  # below every holder's: what an operator has said about the shard
 AHEAD_S: Final = 1.0  # read so far ahead at least
 CALM_S: Final = 2.5  # where nobody had to wake the holder for CALM_STEPS: what is put is due later than that
 CALM_STEPS: Final = 10  # some ten seconds

@@ -22,6 +22,7 @@ from capellini.model.errors import CapelliniError, Invalid, NotFound, StoreError
 from capellini.model.message import Delivery, Entry, whole_ms
 from capellini.model.service import Done, ExtendItem, NackItem, Problem, Put
 from capellini.model.timed import MAX_DUE_S, DueMessage, MoveItem, Scheduled, ShardView, TimedCounts
+from capellini.queues.timed.halting import write_halted
 from capellini.queues.timed.horizon import ENDING_EPOCH, read_shard
 from capellini.queues.timed.keyed import put_keyed
 from capellini.queues.timed.peers import NoPeers, Payload, Peers
@@ -30,7 +31,7 @@ from capellini.queues.timed.positions import id_text, ms_of_ticks, parse_id, par
 from capellini.queues.timed.proofs import proof_of
 from capellini.queues.timed.putting import Putting, all_of
 from capellini.queues.timed.rows import order_key, read_note, read_row
-from capellini.queues.timed.serving import FAR_MS, Answer, Counted, Listed, refusal, write_halted
+from capellini.queues.timed.serving import FAR_MS, Answer, Counted, Listed, refusal
 from capellini.queues.timed.taking import Got, Holders, Taking
 from capellini.queues.work.getting import CURRENT, Getting
 from capellini.queues.work.letters import MOVED_TTL_S

@@ -21,13 +21,10 @@ from capellini.model.timed import DueMessage, ShardView
 from capellini.queues.timed import acting, changing
 from capellini.queues.timed.desk import Desk, Message, State, size_of
 from capellini.queues.timed.holder import Holder, page_rows
-from capellini.queues.timed.horizon import OPERATOR_EPOCH
 from capellini.queues.timed.place import TimedPlace
 from capellini.queues.timed.positions import before, id_text, ms_of_ticks, parse_id, ticks_of, ticks_of_ms
 from capellini.queues.timed.proofs import DELIVERY_BITS, EPOCH_BITS, Proof, lower, receipt_of
 from capellini.queues.timed.rows import PAGE_ROWS, TimedRow, order_key, read_between
-from capellini.store.interface import Batch
-from capellini.store.schema import TIMED_SHARDS
 
 LISTED_ROWS: Final = 10_000  # looked at per shard for one list or count: what is cancelled or moved away lies there too
 LISTED_PAGE: Final = 100  # of one read after the first, at least, unless they are large
@@ -308,12 +305,6 @@ async def _halt(holder: Holder, items: list[Any]) -> list[Answer]:
     await holder.look_halted()
     holder.place.woken()
     return [Answer()]
-
-
-async def write_halted(place: TimedPlace, shard: int, stopped: bool) -> None:
-    """An operator's word: the holder, and every later one, keeps to it."""
-    rows = (((OPERATOR_EPOCH,), {"stopped": stopped}),)
-    await place.store.write(Batch(TIMED_SHARDS, (*place.partition, shard), rows, frees=True))
 
 
 _OPERATIONS: Final[dict[str, Callable[[Holder, list[Any]], Any]]] = {
