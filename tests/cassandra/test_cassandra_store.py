@@ -167,7 +167,8 @@ async def test_what_the_cluster_takes_not_at_all_is_too_large(store: CassandraSt
 async def test_a_hung_coordinator_makes_compare_and_sets_unknown_and_nothing_else(
     broken_cluster: LocalCluster, address: CassandraAddress
 ) -> None:
-    store = await CassandraStore.open(msgspec.structs.replace(address, timeout_s=3.0))
+    # A coordinator that reads from the hung server asks another one 2.5 s later, where a table is new.
+    store = await CassandraStore.open(msgspec.structs.replace(address, timeout_s=5.0))
     try:
         await store.prepare(TABLES)
         await store.write(Batch(BUCKETS, ("hung", 0), (((1,), {"block": b"x"}),)))
