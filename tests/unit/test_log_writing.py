@@ -13,7 +13,7 @@ from tests.unit.log_writers import LogNode, P, all_of, everything, node_in, simu
 from capellini.model.clock import RealClock
 from capellini.model.errors import Conflict, Full, Invalid, TooLarge, Unavailable
 from capellini.queues.log import names
-from capellini.queues.log.appending import GATHER_BYTES, GATHER_S, PIPELINE, gather_s
+from capellini.queues.log.appending import GATHER_BYTES, GATHER_S, PIPELINE, Crowd, gather_s
 from capellini.queues.log.rows import Block, read_blocks, unbroken
 from capellini.queues.log.tail import Tail
 from capellini.queues.log.writing import full_bytes
@@ -67,6 +67,52 @@ def test_chunks_gather_only_where_blocks_are_requests_and_many_messages_come() -
     assert gather_s(False, 1e5, 0.01, 0) == pytest.approx(GATHER_S - 0.01)
     assert gather_s(False, 1e5, 0.01, 1 << 20) == 0
     assert gather_s(False, 1e5, 0.5, 0) == 0
+
+
+def written(crowd: Crowd, per_s: float, seconds: float, callers: int = 0) -> list[int]:
+    """The chunks of each block of a simulated extent whose store takes 10 ms. `callers`: so many put one chunk after
+    the other; without, chunks come at a rate of their own."""
+    step_s, due, since_s = 0.001, 0.0, 0.0
+    lands: list[float] = []
+    blocks: list[int] = []
+    waiting, back = callers, 0
+    for _ in range(int(seconds / step_s)):
+        since_s += step_s
+        lands = [left - step_s for left in lands]
+        if lands and lands[0] <= 0:
+            lands.pop(0)
+            waiting, back = waiting + back, 0
+        if not callers:
+            due += per_s * step_s
+            waiting, due = waiting + int(due), due % 1
+        wait_s = gather_s(False, 1e5, since_s, 0)
+        if waiting and (wait_s <= 0 or crowd.there(waiting)):
+            crowd.sent(waiting, wait_s > 0)
+            blocks.append(waiting)
+            lands.append(0.01)
+            if callers:
+                back = waiting
+            waiting, since_s = 0, 0.0
+    return blocks
+
+
+def test_who_puts_at_a_rate_of_its_own_is_gathered_for() -> None:
+    blocks = written(Crowd(), 100.0, 10.0)
+    assert len(blocks) <= 1.2 * 10.0 / GATHER_S and sum(blocks) >= 990
+
+
+@pytest.mark.parametrize("callers", [1, 16])
+def test_nobody_is_gathered_for_where_all_wait_already(callers: int) -> None:
+    blocks = written(Crowd(), 0.0, 10.0, callers)
+    assert set(blocks) == {callers}
+    assert len(blocks) > 0.85 * 10.0 / 0.011, "one store's time each, and now and then a look who else comes"
+
+
+def test_callers_that_become_fewer_are_not_waited_for_long() -> None:
+    crowd = Crowd()
+    written(crowd, 0.0, 1.0, 16)
+    blocks = written(crowd, 0.0, 10.0, 3)
+    assert len(blocks) > 0.7 * 10.0 / 0.011
 
 
 def test_extents_of_a_large_queue_are_larger_where_each_costs() -> None:

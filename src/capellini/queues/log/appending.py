@@ -10,6 +10,9 @@ sent; when nothing follows, an empty block says it (where others read the store)
 loop, what comes gathers, and is written as one block when that is over, in time for the next fsync: sooner would be no
 use, and would take the pipeline's places, so that the last would wait for a third fsync.
 
+Where a block is a request of its own, a busy extent lets chunks gather a little, unless all who could bring one wait
+already (`Crowd`): whoever puts one chunk after the other would only be slowed down.
+
 What fails, and what then happens
 - A block cannot be written: nothing after it can be confirmed, since readers stop at a gap. The writer breaks: it takes
   and confirms nothing more. What it had taken is handed back, to be appended to another extent once this one is sealed
@@ -47,6 +50,7 @@ PAUSE_S: Final = 0.05  # before a repeat
 RECENT: Final = 64  # confirmed chunks of a producer whose places are remembered
 GATHER_S: Final = 0.045  # a busy extent sends so many blocks a second at most where each is a request: 22
 GATHER_BYTES: Final = 256 * 1024  # unless so much waits
+LATELY: Final = 32  # blocks
 BUSY_PER_S: Final = 4_000  # messages: below, whoever puts one after the other must not wait
 WEIGHT: Final = 0.3  # of the newest block in the measured rate
 LEVELS: Final = {"quorum": Level.QUORUM, "all": Level.ALL}
@@ -105,6 +109,29 @@ def gather_s(alone: bool, per_s: float, since_s: float, waiting_bytes: int) -> f
     return max(0.0, GATHER_S - since_s)
 
 
+class Crowd:
+    """How many chunks wait when all who put wait: as many as any block had lately.
+
+    Who puts at a rate of their own brings more while one waits, though, and then blocks would stay as small as the
+    first one. So the first block waits, and after some that did not one does, to see who else comes.
+    """
+
+    def __init__(self) -> None:
+        self._counts: deque[int] = deque(maxlen=LATELY)
+        self.all = 1  # chunks
+        self._early = LATELY  # blocks that did not wait since one did
+
+    def there(self, waiting: int) -> bool:
+        """Nobody else is to be waited for."""
+        return waiting >= self.all and self._early < LATELY
+
+    def sent(self, count: int, early: bool) -> None:
+        """A block of so many chunks; early: it waited for nobody, though it might have."""
+        self._early = self._early + 1 if early else 0
+        self._counts.append(count)
+        self.all = max(self._counts)
+
+
 class Writer:
     """`on_broken` is called once, with what is handed back."""
 
@@ -131,6 +158,7 @@ class Writer:
         self._told = 0  # what the blocks in the store say is confirmed
         self._sent_s = 0.0
         self._per_s = 0.0
+        self._crowd = Crowd()
         self._nudge = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -164,7 +192,7 @@ class Writer:
         self.messages += item.head.count
         self.used_s = self._place.clock.elapsed_s()
         self._quiet.clear()
-        if self._waiting_bytes >= GATHER_BYTES:
+        if self._waiting_bytes >= GATHER_BYTES or len(self._waiting) >= self._crowd.all:
             self._nudge.set()
         if not self._sending:
             self._sending = True
@@ -211,11 +239,13 @@ class Writer:
                     continue
                 since_s = self._place.clock.elapsed_s() - self._sent_s
                 wait_s = gather_s(self._place.store.alone, self._per_s, since_s, self._waiting_bytes)
-                if wait_s > 0:
+                if wait_s > 0 and not self._crowd.there(len(self._waiting)):
                     self._nudge.clear()
                     await rest(self._place.clock, self._nudge, wait_s)
                     continue
-                self._launch(self._gathered())
+                items = self._gathered()
+                self._crowd.sent(len(items), early=wait_s > 0)
+                self._launch(items)
         finally:
             self._sending = False
 
