@@ -25,13 +25,14 @@ from capellini.client.gets import Gets
 from capellini.client.groups import Groups, RelayedLog
 from capellini.client.lanes import CHUNKS, Acks, Kinds, Puts, Takes, checked, delay_ms, item_bytes, receipt_of
 from capellini.client.messages import AsyncMessage, Held, Origin, unpacker
+from capellini.client.parts import LETTERS, Moved, in_parts
 from capellini.client.patient import PatientService
 from capellini.client.scheduling import RelayedTimed
 from capellini.model.clock import Chance, Clock, RealClock
 from capellini.model.dues import Due, due_ms_of, later
 from capellini.model.errors import Invalid, WrongKind
 from capellini.model.log import DEFAULT_GROUP, ExtentView, Routes, group_name
-from capellini.model.message import MAX_BATCH, NewMessage, Peeked
+from capellini.model.message import NewMessage, Peeked
 from capellini.model.scheduling import Missed, NewSchedule, ScheduleInfo
 from capellini.model.service import (
     BucketView,
@@ -53,9 +54,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Held[Any])
-V = TypeVar("V")
 LIST_PAGE: Final = 1_000
-REDRIVE_PART: Final = 100  # letters moved by one request: each is several steps, and an answer must come in time
 
 
 _unpack_async: Callable[[Origin], list[AsyncMessage[Any]]] = unpacker(AsyncMessage)
@@ -268,7 +267,7 @@ class AsyncClient(Generic[T]):
         self, queue: str, messages: Sequence[Held[Any] | str], delay_s: float | None = None
     ) -> list[Done | Problem]:
         items = [NackItem(receipt_of(message), delay_s) for message in messages]
-        return await _in_parts(items, lambda some: self._service.nack(queue, some))
+        return await in_parts(items, lambda some: self._service.nack(queue, some))
 
     async def extend(self, queue: str, message: Held[Any] | str, visibility_s: float) -> float | None:
         """Keep it hidden for so long from now on; until when."""
@@ -278,7 +277,7 @@ class AsyncClient(Generic[T]):
         self, queue: str, messages: Sequence[Held[Any] | str], visibility_s: float
     ) -> list[Done | Problem]:
         items = [ExtendItem(receipt_of(message), visibility_s) for message in messages]
-        return await _in_parts(items, lambda some: self._service.extend(queue, some))
+        return await in_parts(items, lambda some: self._service.extend(queue, some))
 
     # Timed queues
 
@@ -289,7 +288,7 @@ class AsyncClient(Generic[T]):
 
     async def cancel_many(self, queue: str, ids: Sequence[str]) -> list[Done | Problem]:
         """A result for each, in order."""
-        return await _in_parts(list(ids), lambda some: self._service.cancel(queue, some))
+        return await in_parts(list(ids), lambda some: self._service.cancel(queue, some))
 
     async def move(self, queue: str, id: str, due: Due | timedelta) -> None:
         """Due at another time, under the same id. Raises as `cancel` does."""
@@ -299,7 +298,7 @@ class AsyncClient(Generic[T]):
         """Ids and their new dues; a result for each, in order."""
         now_s = self._clock.now_s()
         wanted = [MoveItem(id, due_ms_of(later(due, now_s), now_s)) for id, due in items]
-        return await _in_parts(wanted, lambda some: self._service.move(queue, some))
+        return await in_parts(wanted, lambda some: self._service.move(queue, some))
 
     async def due_between(
         self, queue: str, start: Due | timedelta, end: Due | timedelta, count: int = 100, after: str = ""
@@ -436,23 +435,12 @@ class AsyncClient(Generic[T]):
     ) -> int:  # fmt: skip
         """Moves dead letters back, each exactly once; how many. `ids`: only these of them. `progress` is called with
         how many more."""
-        moved = 0
-        if ids is not None:
-            for at in range(0, len(ids), REDRIVE_PART):
-                some = await self._service.redrive(queue, ids=ids[at : at + REDRIVE_PART])
-                moved += some
-                if progress is not None:
-                    progress(some)
-            return moved
-        while count is None or moved < count:
-            asked = REDRIVE_PART if count is None else min(REDRIVE_PART, count - moved)
-            some = await self._service.redrive(queue, asked)
-            moved += some
-            if progress is not None:
-                progress(some)
-            if some < asked:
-                break
-        return moved
+        moved = Moved(progress)
+        if ids is None:
+            return await moved.up_to(count, lambda asked: self._service.redrive(queue, asked))
+        for at in range(0, len(ids), LETTERS):
+            await moved.add(self._service.redrive(queue, ids=ids[at : at + LETTERS]))
+        return moved.count
 
     async def buckets(self, queue: str, limit: int = 100) -> list[BucketView]:
         return await self._service.buckets(queue, limit)
@@ -490,10 +478,3 @@ def _raised(results: list[Done | Problem]) -> Done:
     if isinstance(result, Problem):
         raise result.raised()
     return result
-
-
-async def _in_parts(items: list[V], do: Callable[[list[V]], Awaitable[list[Done | Problem]]]) -> list[Done | Problem]:
-    results: list[Done | Problem] = []
-    for start in range(0, len(items), MAX_BATCH):
-        results += await do(items[start : start + MAX_BATCH])
-    return results

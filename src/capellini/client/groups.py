@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from capellini.client.answers import decoded, queue_path, read, with_query
+from capellini.client.parts import Moved
 from capellini.client.reaching import Response
 from capellini.client.relay import Relay
 from capellini.model.chunks import NO_PRODUCER, head_of
@@ -33,7 +34,6 @@ from capellini.model.log import (
 from capellini.model.service import Service
 
 R = TypeVar("R")
-MERGE_PART: Final = 100  # letters moved by one request: each is several steps, and an answer must come in time
 _APPENDED: Final = msgspec.msgpack.Decoder(Appended)
 _PARCELS: Final = msgspec.msgpack.Decoder(list[LogParcel])
 _SETTLED: Final = msgspec.msgpack.Decoder(list[Settled])
@@ -226,16 +226,7 @@ class Groups:
     ) -> int:
         """Dead letters of the group come to it again, and to no other; how many. `progress` is called with how many
         more."""
-        moved = 0
-        while count is None or moved < count:
-            asked = MERGE_PART if count is None else min(MERGE_PART, count - moved)
-            some = await self._log.merge_dead(queue, group, asked)
-            moved += some
-            if progress is not None:
-                progress(some)
-            if some < asked:
-                break
-        return moved
+        return await Moved(progress).up_to(count, lambda asked: self._log.merge_dead(queue, group, asked))
 
     async def purge_dead(self, queue: str, group: str) -> None:
         await self._log.purge_dead(queue, group)
