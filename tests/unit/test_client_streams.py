@@ -408,3 +408,34 @@ async def test_large_messages_do_not_pile_up_in_a_client_that_is_slow(served: Se
         await until(lambda: held._granted_bytes <= 0)
         assert credits.BYTES // 2 < held._waiting_bytes < credits.BYTES + 2 * 262_144 * 4
         assert served.log.positions["readers"] < 240
+
+
+class Hurried(RealClock):
+    """Waits are counted, and over at once."""
+
+    def __init__(self) -> None:
+        self.pauses = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses += 1
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("error", [Unavailable("the node is away"), Paused("the queue is paused")])
+async def test_a_consumer_that_cannot_go_on_says_once_what_it_waits_for(
+    error: CapelliniError, caplog: pytest.LogCaptureFixture
+) -> None:
+    service, clock = MemoryService(), Hurried()
+    await with_log(service)
+    client = AsyncClient[bytes](patient(service), clock=clock)
+    told: list[int] = []
+    async with asyncio.timeout(DEADLINE_S), client.stream("events", group="readers") as consumer:
+        receiving = consumer.receiving
+        for elsewhere in ([], [], ["127.0.0.1:1"]):  # a node that leaves in good order is a new row
+            service.fails, waited = error, clock.pauses
+            receiving._lane.is_over(elsewhere)
+            await until(lambda waited=waited: clock.pauses > waited + 5)
+            service.fails = None
+            await until(lambda: receiving._lane is not None)
+            told.append([record.getMessage() for record in caplog.records].count(f"waiting, and trying again: {error}"))
+    assert told == [1, 1, 2]

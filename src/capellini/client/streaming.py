@@ -109,7 +109,7 @@ class Receiving:
 
     async def _keep(self, lane: GetLane, open_lane: Opens) -> None:
         """The next lane when one is over, as long as it takes; an error that waiting cannot mend ends the stream."""
-        attempt = 0
+        attempt, told = 0, False  # of a row of lanes that did not last, or could not be opened
         while not self._closed:
             began_s = self._clock.elapsed_s()
             elsewhere = await asyncio.shield(lane.over)
@@ -119,7 +119,7 @@ class Receiving:
                 self._fail(lane.failure)
                 return
             if elsewhere or self._clock.elapsed_s() - began_s > STEADY_S:
-                attempt = 0
+                attempt, told = 0, False
             else:
                 attempt = await self._rest(attempt, None)
             while True:
@@ -127,6 +127,9 @@ class Receiving:
                     lane = await open_lane(self._service.behind, elsewhere)
                     break
                 except (StoreError, Paused) as error:
+                    if not told:
+                        log.warning("waiting, and trying again: %s", error.says)
+                    told = True
                     attempt = await self._rest(attempt, error)
                 except CapelliniError as error:
                     self._fail(error)
