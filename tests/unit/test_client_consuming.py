@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import ClassVar
 
@@ -21,7 +22,7 @@ from capellini.client.messages import AsyncMessage
 from capellini.client.patient import Patience, PatientService
 from capellini.model.clock import RealClock
 from capellini.model.errors import CapelliniError, NotFound, Paused, Unavailable, Unknown
-from capellini.model.service import Done
+from capellini.model.service import Done, ExtendItem, Problem
 
 
 class Clock:
@@ -241,3 +242,56 @@ async def test_a_heartbeat_that_is_slow_does_not_hold_up_the_next() -> None:
     with pytest.raises(asyncio.CancelledError):
         await consumer._beat(30.0)
     assert Slow.beats == [10.0, 20.0, 30.0]
+
+
+async def beaten(*answers: object) -> None:
+    """The heart of a consumer that works on three messages hears these answers, and ends."""
+
+    class Extends:
+        async def extend_many(self, queue: str, messages: list[object], visibility_s: float) -> list[Done | Problem]:
+            answer = answers[beats[0]] if beats[0] < len(answers) else asyncio.CancelledError()
+            beats[0] += 1
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+    beats = [0]
+    consumer = Consumer(Extends(), None, None, Plan("jobs"), Clock(), random.Random(1))  # type: ignore[arg-type]
+    tasks = [asyncio.create_task(asyncio.sleep(0)) for _ in range(3)]
+    consumer._running.update((task, f"m{number}") for number, task in enumerate(tasks))  # type: ignore[misc]
+    with pytest.raises(asyncio.CancelledError):
+        await consumer._beat(30.0)
+
+
+async def test_a_heartbeat_that_fails_says_why_for_each_message(caplog: pytest.LogCaptureFixture) -> None:
+    full, away = Problem("full", "the disk is full"), Problem("unavailable", "no node")
+    await beaten(
+        TimeoutError(), Unavailable("the node is away"), [full, away, full], [Done(), Problem("stale", "x"), full]
+    )
+    assert [record.getMessage() for record in caplog.records] == [
+        "heartbeat of 3 messages: no answer in time",
+        "heartbeat of 3 messages: the node is away",
+        "heartbeat of 2 messages: the disk is full",
+        "heartbeat of 1 messages: no node",
+        "'m1' is no longer ours; its handler goes on, others may get it too",
+        "heartbeat of 1 messages: the disk is full",
+    ]
+
+
+async def test_a_heart_that_dies_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(MemoryService):
+        async def extend(self, name: str, items: Sequence[ExtendItem]) -> list[Done | Problem]:
+            raise ValueError("a bug")
+
+    client = AsyncClient[bytes](PatientService(Broken(), Patience(), RealClock(), random.Random(1)))
+    await client.create_queue("jobs")
+    await client.put("jobs", b"x")
+
+    async def handle(message: object) -> None:
+        async with asyncio.timeout(10):
+            while not caplog.records:
+                await asyncio.sleep(0.005)
+
+    assert await client.consume("jobs", handle, count=1, visibility_s=0.1) == 1
+    (record,) = caplog.records
+    assert record.getMessage().startswith("heartbeats have ended") and record.exc_info is not None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -25,7 +26,7 @@ from capellini.model.clock import Chance, Clock
 from capellini.model.errors import CapelliniError, Invalid, Paused, Stale, StoreError
 from capellini.model.log import split_name
 from capellini.model.message import MAX_BATCH
-from capellini.model.service import Problem
+from capellini.model.service import Done, Problem
 
 if TYPE_CHECKING:
     from capellini.client.aio import AsyncClient
@@ -132,6 +133,7 @@ class Consumer(Generic[H]):
             visibility_s = float(options.get("visibility_s", 30.0))
         self._queue_delays = float(options.get("nack_delay_s", 0.0)) > 0
         heart = asyncio.create_task(self._beat(visibility_s))
+        heart.add_done_callback(_died)
         hurry = False
         try:
             await self._fetch(stop, visibility_s)
@@ -291,11 +293,29 @@ class Consumer(Generic[H]):
                 async with asyncio.timeout(every_s):
                     results = await self._client.extend_many(self._plan.queue, held, visibility_s)
             except (CapelliniError, TimeoutError) as error:
-                log.warning("heartbeat of %d messages: %s", len(held), error)
+                log.warning("heartbeat of %d messages: %s", len(held), str(error) or "no answer in time")
                 continue
-            for message, result in zip(held, results, strict=True):
-                if not isinstance(result, Problem) or result.error != Stale.name:
-                    continue
-                if message in self._running.values() and id(message) not in self._settling:  # else it is just done
-                    lost.add(id(message))
-                    log.warning("%r is no longer ours; its handler goes on, others may get it too", message)
+            lost |= self._not_extended(held, results)
+
+    def _not_extended(self, held: list[H], results: list[Done | Problem]) -> set[int]:
+        """Which of them are lost. Other problems may be over by the next beat; they are said once for all that have
+        the same."""
+        lost: set[int] = set()
+        others: Counter[str] = Counter()
+        running = list(self._running.values())
+        for message, result in zip(held, results, strict=True):
+            if not isinstance(result, Problem) or message not in running or id(message) in self._settling:
+                continue  # it is extended, or just done
+            if result.error == Stale.name:
+                lost.add(id(message))
+                log.warning("%r is no longer ours; its handler goes on, others may get it too", message)
+            else:
+                others[result.says] += 1
+        for says, count in others.items():
+            log.warning("heartbeat of %d messages: %s", count, says)
+        return lost
+
+
+def _died(heart: asyncio.Task[None]) -> None:
+    if not heart.cancelled() and (error := heart.exception()) is not None:
+        log.error("heartbeats have ended: messages that take long may come to others, too", exc_info=error)
