@@ -7,10 +7,12 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
+from functools import partial
 
 import pytest
 from tests.unit.memory_service import MemoryService
 
+from capellini.client import sync
 from capellini.client.aio import AsyncClient
 from capellini.client.connecting import connect
 from capellini.client.messages import Message
@@ -169,3 +171,24 @@ def test_what_a_loop_over_messages_fetched_and_did_not_hand_out_goes_back() -> N
             message.ack()
             break
     assert len(service.nacked) == 4 and {item.delay_s for item in service.nacked} == {0.0}
+
+
+def test_of_clients_that_were_left_open_one_that_cannot_be_closed_keeps_no_other_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients = [connect("http://127.0.0.1:1", patience_s=0) for _ in range(3)]
+    closed: list[int] = []
+
+    async def close(number: int) -> None:
+        closed.append(number)
+        if number < 2:
+            raise (Unavailable("no"), RuntimeError("a bug"))[number]
+
+    for number, client in enumerate(clients):
+        client._inner.close = partial(close, number)  # type: ignore[method-assign]
+    monkeypatch.setattr(sync, "_open", clients)
+    sync._close_all()
+    assert closed == [0, 1, 2]
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["no", "a bug"]
+    for client in clients:
+        client._thread.stop()

@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import contextlib
 import functools
+import logging
 import threading
 import weakref
 from collections import deque
@@ -36,7 +37,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 H = TypeVar("H")
 P = ParamSpec("P")
-
+log = logging.getLogger("capellini.client")
 
 _CLOSED = "this client is closed, or was made before a fork: connect anew"
 _unpack: Callable[[Origin], list[Message[Any]]] = unpacker(Message)
@@ -368,5 +369,7 @@ def _close_all() -> None:
     for client in list(_open):
         if not client._thread.alive:
             continue
-        with contextlib.suppress(TimeoutError):
+        try:
             client._thread.run(client._inner.close(), CLOSE_WITHIN_S)
+        except Exception as error:  # of this one: the others are still to be closed
+            log.warning("a client that was left open could not be closed as its process ended: %s", error)
