@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pty
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from capellini import __version__
 from capellini.cli.main import VERBS, capellini
@@ -30,6 +32,40 @@ def test_a_mistyped_verb_is_told_the_right_one() -> None:
     done = CliRunner().invoke(capellini, ["quee", "list"])
     assert (done.exit_code, "Did you mean 'queue'?" in done.output) == (2, True)
     assert "Did you mean" not in CliRunner().invoke(capellini, ["xyzzy"]).output
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "missing", "package"),
+    [
+        (["get", "q"], "capellini.cli.get", "msgspec", "capellini, and all that it needs"),
+        (["pipeline", "--help"], "capellini.cli.pipeline", "pyspark.sql", "capellini[spark]"),
+        (["bench", "peers"], "capellini.bench.beside", "pika", "capellini[bench]"),
+        (["bench", "pipeline"], "capellini.bench.pipeline", "pyspark", "capellini[spark]"),
+    ],
+)
+def test_what_is_not_installed_is_named_with_what_brings_it(
+    command: list[str], module: str, missing: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = without(missing, module, command, monkeypatch)
+    assert (done.exit_code, f"needs {missing}, which is missing: install {package}\n" in done.output) == (1, True)
+
+
+def test_a_module_of_ours_that_is_missing_is_no_matter_of_installing(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = without("capellini.client.gone", "capellini.cli.get", ["get", "q"], monkeypatch)
+    assert isinstance(done.exception, ModuleNotFoundError) and "install" not in done.output
+
+
+def without(missing: str, module: str, command: list[str], monkeypatch: pytest.MonkeyPatch) -> Result:
+    """What the command does where `module` cannot be imported since `missing` is not there."""
+    real = importlib.import_module
+
+    def imported(name: str) -> Any:
+        if name == module:
+            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+        return real(name)
+
+    monkeypatch.setattr(importlib, "import_module", imported)
+    return CliRunner().invoke(capellini, command)
 
 
 def test_looks_without_watch_are_refused() -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from capellini.bench import figures
 from capellini.bench.figures import Figure
+from capellini.cli.installed import importing
 
 Suite = Callable[..., AsyncIterator[Figure]]  # of quick and only; the one with a page, of its folder too
 
@@ -30,7 +31,8 @@ SUITES: Final[dict[str, str]] = {
 
 
 def suite(name: str) -> Suite:
-    found: Suite = importlib.import_module(SUITES[name]).run
+    with importing(f"bench {name}"):
+        found: Suite = importlib.import_module(SUITES[name]).run
     return found
 
 

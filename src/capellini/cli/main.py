@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from capellini import __version__
+from capellini.cli.installed import importing
 
 VERBS: Final = {  # verb: where it is, and what the list of verbs says about it
     "serve": ("capellini.cli.serve:serve", "Run a node."),
@@ -53,11 +54,8 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         module, _, attribute = VERBS[cmd_name][0].partition(":")
-        try:
+        with importing(cmd_name):
             command: click.Command = getattr(importlib.import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            says = f"{cmd_name} is not part of this installation: {error.name} is missing"
-            raise click.ClickException(says) from error
         return command
 
     def resolve_command(
