@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import os
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from capellini.cli import put as verb
 from capellini.cli.lines import LINE_MOST, PIECE_BYTES, lines_of
+from capellini.cli.main import capellini
 
 
 def read(data: bytes) -> list[bytes]:
@@ -85,10 +90,31 @@ def test_a_pipe_that_is_faster_than_its_reader_is_held_back() -> None:
     assert count == 200
 
 
-def test_what_cannot_be_read_is_said() -> None:
-    class Broken(io.RawIOBase):
-        def read(self, size: int = -1) -> bytes:
-            raise OSError(5, "Input/output error")
+class Broken(io.RawIOBase):
+    def read(self, size: int = -1) -> bytes:
+        raise OSError(5, "Input/output error")
 
+
+def test_what_cannot_be_read_is_said() -> None:
     with pytest.raises(click.ClickException, match="cannot be read: Input/output error"):
         list(lines_of(Broken()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["work", "log"])
+def test_where_lines_break_off_it_is_said_how_many_were_put(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = ["--at", f"rocks:{tmp_path / 'data'}"]
+    assert CliRunner().invoke(capellini, ["queue", "create", "jobs", "--kind", kind, *at]).exit_code == 0
+
+    def breaks_off(source: object) -> Iterator[list[bytes]]:
+        yield [b"one", b"two"]
+        yield from lines_of(Broken())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(verb, "lines_of", breaks_off)
+    done = CliRunner().invoke(capellini, ["put", "jobs", "--lines", *at])
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == [
+        "of the lines before line 3, 2 were put; of those from it on some may be",
+        "Error: the lines cannot be read: Input/output error",
+    ]

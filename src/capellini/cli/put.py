@@ -89,7 +89,7 @@ def _put_lines(
                         for result in results:
                             say_json(result)
                     advance(len(results))
-            except (CapelliniError, KeyboardInterrupt):
+            except (CapelliniError, click.ClickException, OSError, KeyboardInterrupt):  # of the queue, or of the lines
                 hint(f"of the lines before line {done + bad + 1}, {done} were put; of those from it on some may be")
                 raise
     if not as_json:
