@@ -8,7 +8,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from click.testing import CliRunner, Result
 
 from capellini import __version__
 from capellini.cli.main import VERBS, capellini
-from capellini.model.errors import Invalid
+from capellini.client.patient import PatientService
+from capellini.model.errors import Invalid, Unknown
+from capellini.model.service import Service
 
 
 def test_the_list_of_verbs_and_the_version() -> None:
@@ -307,3 +309,41 @@ def test_what_is_no_option_is_said_before_anybody_is_asked(command: list[str], s
     done = CliRunner().invoke(capellini, [*command, "--at", f"rocks:{tmp_path / 'data'}"])
     assert done.exit_code == 2
     assert says in done.output
+
+
+LOST = "Error: the answer was lost"
+
+
+@pytest.mark.parametrize(
+    ("command", "operation", "says"),
+    [
+        (["put", "jobs", "x"], "put_block", [LOST, "Look with `capellini peek QUEUE` before you repeat it; puts with"]),
+        (["counter", "add", "hits"], "counter_update", [LOST, "Look with `capellini counter read NAME` before you"]),
+        (["queue", "delete", "jobs", "--yes"], "delete", [LOST, "Look with `capellini queue show NAME` before you"]),
+        (["queue", "purge", "jobs", "--yes"], "purge", [LOST, "Look with `capellini queue show NAME` before you"]),
+        (["schedule", "remove", "daily"], "unschedule", [LOST, "Look with `capellini schedule list` before you"]),
+        (["dead", "redrive", "jobs"], "redrive", [LOST, "See what is left with `capellini dead list QUEUE`, and"]),
+        (["dead", "merge", "feed@readers"], "merge_dead", [LOST, "See what is left with `capellini dead list QUEUE`"]),
+        (["queue", "set", "jobs", "visibility_s=5"], "change", [LOST]),  # the same again is fine
+        (["group", "delete", "feed", "readers", "--yes"], "delete_group", [LOST]),
+    ],
+)
+def test_what_to_do_when_an_answer_was_lost_fits_the_verb(
+    command: list[str], operation: str, says: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = ["--at", f"rocks:{tmp_path / 'data'}"]
+    for made in (["queue", "create", "jobs"], ["queue", "create", "feed", "--kind", "log"]):
+        assert CliRunner().invoke(capellini, [*made, *at]).exit_code == 0
+    assert CliRunner().invoke(capellini, ["group", "create", "feed", "readers", *at]).exit_code == 0
+    real = PatientService.call
+
+    async def call(self: PatientService, asked: str, do: Callable[[Service], Awaitable[Any]]) -> Any:
+        if asked == operation:
+            raise Unknown("the answer was lost")
+        return await real(self, asked, do)
+
+    monkeypatch.setattr(PatientService, "call", call)
+    done = CliRunner().invoke(capellini, [*command, *at])
+    assert done.exit_code == 1
+    said = done.stderr.splitlines()
+    assert [line[: len(start)] for line, start in zip(said, says, strict=True)] == says

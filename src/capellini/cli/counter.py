@@ -11,18 +11,19 @@ from typing import Any, Final
 import click
 import msgspec
 
-from capellini.cli.speaking import errors_said, progressing, say_json, talking, talks
+from capellini.cli.speaking import progressing, say_json, talking, talks
 from capellini.client.counting import WaitingCounters
 from capellini.model.counters import QUEUES, SUM, Collected, Reading
 from capellini.model.errors import Invalid, NotFound
 from capellini.model.service import Problem
 
 NEGATIVE: Final = re.compile(r"-\d[\d.eE+-]*")
+UNKNOWN: Final = "Look with `capellini counter read NAME` before you repeat it: in a sum what comes twice counts twice."
 
 
 @contextlib.contextmanager
-def _counters(at: str, makes: bool = False) -> Iterator[WaitingCounters]:
-    with talking(at, makes) as client, errors_said():
+def _counters(at: str, makes: bool = False, unknown: str = "") -> Iterator[WaitingCounters]:
+    with talking(at, makes, unknown) as client:
         yield client.counters
 
 
@@ -63,7 +64,7 @@ def add(at: str, as_json: bool, name: str, values: tuple[str, ...], kind: str) -
     A value is JSON, or a text as it stands. Texts that begin with a minus come after `--`; numbers need not.
     """
     updates = [_value(each) for each in values] or [1]
-    with _counters(at, makes=True) as counters:
+    with _counters(at, makes=True, unknown=UNKNOWN) as counters:
         counters.update(name, updates, kind)
     if as_json:
         say_json({"counted": len(updates)})

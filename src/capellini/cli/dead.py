@@ -6,12 +6,16 @@ each group has its own: they come to that group again with `merge`, and to no ot
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from capellini.cli.completing import place_argument
 from capellini.cli.speaking import confirmed, progressing, say_json, say_peeked, talking, talks
 from capellini.model.log import AT, split_name
 from capellini.model.message import MAX_BATCH
+
+UNKNOWN: Final = "See what is left with `capellini dead list QUEUE`, and repeat it: what was moved is not moved again."
 
 
 @click.group()
@@ -37,7 +41,7 @@ def list_all(at: str, as_json: bool, queue: str, count: int, after: str) -> None
 @click.option("-n", "--count", type=click.IntRange(1), help="At most so many; else all.")
 def redrive(at: str, as_json: bool, queue: str, count: int | None) -> None:
     """Move dead letters back into QUEUE, each exactly once."""
-    with talking(at) as client, progressing(f"moving back into {queue}") as advance:
+    with talking(at, unknown=UNKNOWN) as client, progressing(f"moving back into {queue}") as advance:
         moved = client.redrive(queue, count, progress=advance)
     if as_json:
         say_json({"moved": moved})
@@ -51,7 +55,7 @@ def redrive(at: str, as_json: bool, queue: str, count: int | None) -> None:
 @click.option("-n", "--count", type=click.IntRange(1), help="At most so many; else all.")
 def merge(at: str, as_json: bool, queue: str, count: int | None) -> None:
     """Have dead letters of a group of a log queue come to it again, each once, and to no other group."""
-    with talking(at) as client, progressing(f"merging into {queue}") as advance:
+    with talking(at, unknown=UNKNOWN) as client, progressing(f"merging into {queue}") as advance:
         of, group = split_name(queue)
         moved = client.groups.merge_dead(of, group, count, progress=advance)
     if as_json:

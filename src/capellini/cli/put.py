@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from capellini.client.sync import Client
 
 BAD_SHOWN: Final = 5
+UNKNOWN: Final = "Look with `capellini peek QUEUE` before you repeat it; puts with --key can be repeated safely."
 
 
 @click.command()
@@ -56,7 +57,7 @@ def put(
         _put_lines(at, as_json, queue, source, given, delay_s, when)
         return
     raw = body.encode("utf-8", "surrogateescape") if body is not None else file.read() if file else b""
-    with talking(at) as client:
+    with talking(at, unknown=UNKNOWN) as client:
         (result,) = client.put_many(queue, [NewMessage(raw, given, delay_s, key, when)])
         if isinstance(result, Problem):
             raise result.raised()
@@ -73,7 +74,7 @@ def _put_lines(
     at: str, as_json: bool, queue: str, source: BinaryIO, attributes: dict[str, str], delay_s: float, due: float | None
 ) -> None:
     done = bad = 0
-    with talking(at) as client, progressing(f"putting into {queue}") as advance:
+    with talking(at, unknown=UNKNOWN) as client, progressing(f"putting into {queue}") as advance:
         info = client.show_queue(queue)  # said before the first line is read
         with _putting(client, info, attributes, delay_s, due, as_json) as put_all:
             try:

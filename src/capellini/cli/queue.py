@@ -24,6 +24,7 @@ from capellini.model.log import AT, GroupInfo, GroupLag, split_name
 from capellini.model.service import QueueInfo, Statistics
 
 RANKS: Final = ("0.5", "0.9", "0.99", "1")  # of the quantiles, for people
+UNKNOWN: Final = "Look with `capellini queue show NAME` before you repeat it: what was put since would go, too."
 SET_HELP: Final = "An option of the queue, as NAME=VALUE; again for more."
 
 
@@ -162,7 +163,7 @@ def resume(at: str, as_json: bool, name: str, puts: bool, gets: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def purge(at: str, as_json: bool, name: str, yes: bool) -> None:
     """Remove all messages of a queue; its options and groups stay."""
-    with talking(at) as client:
+    with talking(at, unknown=UNKNOWN) as client:
         client.show_queue(name)  # a name that does not exist needs no question
         confirmed(f"Remove all messages of {name}?", yes)
         say_queue(client.purge_queue(name), as_json)
@@ -174,7 +175,7 @@ def purge(at: str, as_json: bool, name: str, yes: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(at: str, as_json: bool, name: str, yes: bool) -> None:
     """Remove a queue and all its messages."""
-    with talking(at) as client:
+    with talking(at, unknown=UNKNOWN) as client:
         client.show_queue(name)
         confirmed(f"Remove {name} and all its messages?", yes)
         client.delete_queue(name)

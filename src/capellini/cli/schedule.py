@@ -75,7 +75,7 @@ def list_all(at: str, as_json: bool, prefix: str) -> None:
 @click.argument("names", nargs=-1, required=True)
 def remove(at: str, as_json: bool, names: tuple[str, ...]) -> None:
     """Remove schedules: no tick comes after this, but for those that were due before."""
-    with talking(at) as client:
+    with talking(at, unknown="Look with `capellini schedule list` before you repeat it.") as client:
         for name in names:
             client.unschedule(name)
             if as_json:

@@ -70,16 +70,17 @@ class WrongAsked(click.ClickException):
 
 
 @contextlib.contextmanager
-def errors_said() -> Iterator[None]:
-    """Errors become a line or two on stderr; exit code 2 for what was asked in the wrong way, else 1."""
+def errors_said(unknown: str = "") -> Iterator[None]:
+    """Errors become a line or two on stderr; exit code 2 for what was asked in the wrong way, else 1. `unknown`: what
+    to do when it may have been done, which is another thing for each verb."""
     try:
         yield
     except CapelliniError as error:
         kind = WrongAsked if isinstance(error, Invalid | CannotOpen) else click.ClickException
-        raise kind(advice(error)) from error
+        raise kind(advice(error, unknown)) from error
 
 
-def advice(error: CapelliniError) -> str:
+def advice(error: CapelliniError, unknown: str = "") -> str:
     """What happened, and what to do next."""
     says = error.says
     if isinstance(error, NotFound) and " no group " in says:
@@ -92,8 +93,8 @@ def advice(error: CapelliniError) -> str:
         return f"{says}\nSee `capellini queue list`, or make it: `capellini queue create NAME`."
     if isinstance(error, Paused):
         return f"{says}\nEnd the pause with `capellini queue resume NAME`."
-    if isinstance(error, Unknown) and "is this a node" not in says:
-        return f"{says}\nLook with `capellini peek QUEUE` before you repeat it; puts with --key can be repeated safely."
+    if isinstance(error, Unknown) and unknown and "is this a node" not in says:
+        return f"{says}\n{unknown}"
     if isinstance(error, Unavailable) and says.startswith("no connection to http"):
         return f"{says}\nIs a node running? Start one with `capellini serve`, or say where it is with --at ADDRESS."
     return says
@@ -115,11 +116,12 @@ def probe(at: str, makes: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def talking(at: str, makes: bool = False) -> Iterator[Client[bytes]]:
-    """A client for a verb; its errors are said as a person needs them. `makes`: a new folder is fine."""
+def talking(at: str, makes: bool = False, unknown: str = "") -> Iterator[Client[bytes]]:
+    """A client for a verb; its errors are said as a person needs them, `unknown` as in `errors_said`. `makes`: a new
+    folder is fine."""
     from capellini.client.connecting import connect
 
-    with errors_said():
+    with errors_said(unknown):
         probe(at, makes)
         with connect(at, patience_s=PATIENCE_S) as client:
             yield client
