@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -27,6 +27,10 @@ from capellini.cli.sparking import (
 from capellini.cli.speaking import hint, pairs, say_json, say_table, talks
 from capellini.cli.watching import streaming, working
 from capellini.model.errors import NotFound
+
+if TYPE_CHECKING:
+    from capellini.pipeline.audit.days import Done
+    from capellini.pipeline.audit.job import Audit
 
 SHOWN: Final = 20  # rows of a table for people; `--json` and files have all
 
@@ -231,13 +235,12 @@ def audit(
                 summary, findings = job.audit(rows, options, say)
                 if not summary.events and not is_address(journal):  # nothing is found in what is no journal, either
                     raise NotFound(f"there is no event in {journal}")
-                said = [_audit_said(summary.events, summary.lives, summary.plain, summary.counts, summary.broken)]
-                said[0]["missing"] = sum(each.count for each in summary.windows)
+                said = [_audit_said(summary)]
             else:
                 for _ in days.audit_days(spark, rows, whole(state), options, say, last):
                     pass
                 done = days.untold(whole(state))  # and those that a run before this one was killed with
-                said = [{"day": d.day, **_audit_said(d.events, d.lives, d.plain, d.counts, d.broken)} for d in done]
+                said = [{"day": each.day, **_audit_said(each)} for each in done]
                 findings = days.findings_of(spark, whole(state)).where(job.among("day", [each.day for each in done]))
             if out and said:  # no new day leaves what is there
                 findings.write.mode("overwrite").parquet(whole(out))
@@ -254,13 +257,17 @@ def audit(
         sys.exit(1)
 
 
-def _audit_said(events: int, lives: int, plain: int, counts: dict[str, int], broken: int) -> dict[str, Any]:
-    return {"events": events, "lives": lives, "plain": plain, "found": counts, "broken": broken}
+def _audit_said(of: Audit | Done) -> dict[str, Any]:
+    return {
+        "events": of.events, "lives": of.lives, "plain": of.plain, "found": of.counts, "broken": of.broken,
+        "missing": of.missing,
+    }  # fmt: skip
 
 
 def _say_audit(said: list[dict[str, Any]], shown: list[dict[str, Any]]) -> None:
     if not said:
         click.echo("no day is complete that was not audited yet")
+        return
     found: dict[str, int] = {}
     for each in said:
         of = f"{each['day']}: " if "day" in each else ""

@@ -54,6 +54,7 @@ class Done(msgspec.Struct, frozen=True):
     plain: int
     counts: dict[str, int]  # findings that are new, by fault
     broken: int
+    missing: int = 0  # events known not to be there, of this day and those before; earlier versions did not note it
 
 
 def audit_days(
@@ -80,7 +81,7 @@ def audit_days(
         found = _one(spark, journal.where(f"day = '{day}'").select(*COLUMNS), place, newest, day, options, say)
         done = Done(
             day, sizes[day], found[0].events, found[0].lives, found[0].plain, found[1],
-            Audit(0, 0, 0, found[1], [], 0.0).broken,
+            Audit(0, 0, 0, found[1], [], 0.0).broken, found[0].missing,
         )  # fmt: skip
         fresh = place / "done" / f".{day}"
         fresh.write_bytes(msgspec.json.encode(done))

@@ -55,7 +55,7 @@ DUE_S: Final = (
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """What came out. `counts`: findings by fault; `unheard`: events that are known to be missing."""
+    """What came out. `counts`: findings by fault; `missing`: events that are known not to be there."""
 
     events: int
     lives: int
@@ -67,6 +67,10 @@ class Audit(msgspec.Struct, frozen=True):
     @property
     def broken(self) -> int:
         return sum(self.counts.get(fault, 0) for fault in PROMISES)
+
+    @property
+    def missing(self) -> int:
+        return sum(each.count for each in self.windows)
 
 
 class Options(msgspec.Struct, frozen=True):
