@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -71,3 +72,33 @@ def test_where_no_day_is_complete_nothing_is_said_of_what_was_found(audited: lis
     assert "nothing was found" in CliRunner().invoke(verbs.pipeline, audited).output
     again = CliRunner().invoke(verbs.pipeline, audited)
     assert (again.exit_code, again.output) == (0, "no day is complete that was not audited yet\n")
+
+
+def refused(*command: str) -> str:
+    done = CliRunner().invoke(verbs.pipeline, command)
+    assert done.exit_code == 2, done.output
+    return done.output
+
+
+@pytest.mark.parametrize(
+    ("command", "ignored"),
+    [
+        (["load", "q", "--to", "f"], ["--body=b", "--checkpoint=c", "--per-s=5"]),
+        (["archive", "q", "f", "--snapshot"], ["--missing=fail", "--missing=oldest", "--max-rows=5", "--checkpoint=c"]),
+        (["dead-letters", "q", "--redrive"], ["--by=shape", "--top=20"]),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    command: list[str], ignored: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reached(*_: object, **__: object) -> None:
+        raise click.ClickException("as far as Spark")
+
+    monkeypatch.setattr(verbs, "spark_on", reached)
+    for option in ignored:
+        assert f"{option.partition('=')[0]} does nothing with" in refused(*command, option)
+    assert "as far as Spark" in CliRunner().invoke(verbs.pipeline, command).output
+
+
+def test_what_is_written_as_it_is_now_does_not_go_on() -> None:
+    assert "no --go-on" in refused("load", "q", "--to", "f", "--go-on")

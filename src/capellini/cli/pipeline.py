@@ -19,6 +19,7 @@ from capellini.cli.sparking import (
     as_in,
     checkpoint_option,
     is_delta,
+    refuse,
     say_summary,
     spark_on,
     sparks,
@@ -62,6 +63,10 @@ def load(
     """Put files into QUEUE, each once; or write QUEUE into files."""
     if (source is None) == (target is None):
         raise click.UsageError("say --from PATH or --to FOLDER")
+    if target is not None:
+        refuse("--to", "body", "checkpoint", "per_s")
+        if not once:
+            raise click.UsageError("--to writes what is there now: no --go-on")
     if source is not None and checkpoint is None:
         raise click.UsageError("say --checkpoint FOLDER: with it a load that was killed goes on, nothing twice")
     with spark_on(master, memory_mb, settings) as spark:
@@ -117,6 +122,8 @@ def archive(
     """Write log queue QUEUE into a table at PATH, by queue and day, each message exactly once."""
     if snapshot and (compact or keep_days is not None or not once):
         raise click.UsageError("--snapshot is written once, beside others: no --keep-days, --compact or --go-on")
+    if snapshot:
+        refuse("--snapshot", "missing", "max_rows", "checkpoint")
     if not snapshot and checkpoint is None:
         raise click.UsageError("say --checkpoint FOLDER: with it an archive that was killed goes on, nothing twice")
     with spark_on(master, memory_mb, settings, delta=form == "delta") as spark:
@@ -338,6 +345,8 @@ def dead_letters(
     ignore: tuple[str, ...], top: int, where: str, redrive: bool,
 ) -> None:  # fmt: skip
     """Show the dead letters of QUEUE, or QUEUE@GROUP, in groups, with samples; or move chosen ones back."""
+    if redrive:
+        refuse("--redrive", "by", "top")
     with spark_on(master, memory_mb, settings) as spark:
         from capellini.pipeline.jobs import letters as job
 

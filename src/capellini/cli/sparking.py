@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from capellini.cli.speaking import errors_said, hint, pairs, say_json
 from capellini.model.errors import CannotOpen, Unavailable
@@ -76,6 +77,14 @@ def as_in(form: str) -> Callable[[click.Context, click.Parameter, str], str]:
         return value
 
     return check
+
+
+def refuse(beside: str, *names: str) -> None:
+    """Raises UsageError for options that were given and do nothing there: who is not told counts on them."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} does nothing with {beside}: leave it out")
 
 
 @contextmanager
