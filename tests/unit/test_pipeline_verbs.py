@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +106,34 @@ def test_an_option_that_would_do_nothing_is_refused(
 
 def test_what_is_written_as_it_is_now_does_not_go_on() -> None:
     assert "no --go-on" in refused("load", "q", "--to", "f", "--go-on")
+
+
+JAVA = """#!/bin/sh
+case "$*" in
+*-version*) echo 'openjdk version "17.0.1"' >&2 ;;
+*) echo "a page of what Java says" >&2; exit 1 ;;
+esac
+"""
+
+
+def test_what_java_says_of_a_start_that_failed_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text(JAVA)
+    java.chmod(0o755)
+    (tmp_path / "logs").mkdir()
+    command = [sys.executable, "-m", "capellini.cli.main", "pipeline", "report", "j", str(tmp_path / "page.html")]
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path), "TMPDIR": str(tmp_path / "logs")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    named, error = done.stderr.splitlines()
+    assert done.returncode == 2 and error.startswith("Error: Spark could not be started on local[*]: ")
+    (log,) = (tmp_path / "logs").glob("capellini-spark-*.log")
+    assert named == f"what Spark says of it is in {log}" and "a page of what Java says" in log.read_text()
+
+
+def test_of_a_start_in_which_spark_had_no_part_no_log_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # where there is none
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    said = refused("report", "j", str(tmp_path / "page.html"))
+    assert "where there is none" in said and "what Spark says" not in said
+    assert list(tmp_path.iterdir()) == []

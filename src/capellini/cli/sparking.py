@@ -134,7 +134,7 @@ def set_aside() -> Iterator[Path]:
     log, kept = Path(name), False
     try:
         yield log
-    except Unavailable as error:
+    except (CannotOpen, Unavailable) as error:
         kept = type(error.__cause__).__module__.startswith(("pyspark", "py4j"))
         if kept:
             hint(f"what Spark says of it is in {log}")

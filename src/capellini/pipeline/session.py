@@ -80,7 +80,7 @@ def session(plan: Plan | None = None, name: str = "capellini") -> SparkSession:
     try:
         found: SparkSession = builder.getOrCreate()
     except Exception as error:  # whatever Java throws: pages of it, of which one line is of use
-        raise CannotOpen(f"Spark could not be started on {plan.master}: {_said(error)}") from None
+        raise CannotOpen(f"Spark could not be started on {plan.master}: {_said(error)}") from error
     found.sparkContext.setLogLevel("ERROR")
     if not _local(plan):
         found.sparkContext.addPyFile(str(package_zip()))
@@ -98,7 +98,7 @@ def _connected(plan: Plan, name: str) -> SparkSession:
         found: SparkSession = builder.getOrCreate()
         found.addArtifacts(str(package_zip()), pyfile=True)
     except Exception as error:
-        raise CannotOpen(f"there is no Spark Connect at {plan.master}: {_said(error)}") from None
+        raise CannotOpen(f"there is no Spark Connect at {plan.master}: {_said(error)}") from error
     return found
 
 
