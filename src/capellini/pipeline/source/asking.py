@@ -4,7 +4,8 @@ at            where: http://HOST:PORT, cassandra://HOST/KEYSPACE, rocks:FOLDER
 queue         which queue; QUEUE for its messages
 read          messages (as the queue's kind has them), journal (what happened to them: events), or counters
 columns       names with commas, or *; see columns.py
-since, until  only messages put at that time or later, or before: seconds since 1970 or ISO 8601
+since, until  tables of log queues and of the journal: only messages put at that time or later, or before; seconds
+              since 1970 or ISO 8601
 filters       spark: applied by Spark to what was read; push: those on put_at narrow what is read. Then the
               frame is for one query: Spark 4.2 keeps a pushed filter for later ones, too
 start         streams: earliest (what is kept), latest, or a time

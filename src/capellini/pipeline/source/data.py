@@ -77,6 +77,8 @@ class Capellini(DataSource):
         return ddl(shown, chosen(shown, self._asked.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if self._kind != "log":
+            _check_no_times(self._asked, "other tables have what is there now")
         if self._kind == COUNTERS:
             from capellini.pipeline.source.counter_source import CounterReader
 
@@ -99,6 +101,7 @@ class Capellini(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if self._kind != "log":
             raise WrongKind(f"{self._asked.queue} is a {self._kind} queue: only log queues can be read as streams")
+        _check_no_times(self._asked, "a stream begins where `start` says")
         from capellini.pipeline.source.log_source import LogStreamReader
 
         return LogStreamReader(self._asked, self._found())
@@ -112,6 +115,12 @@ class Capellini(DataSource):
         from capellini.pipeline.sink.writer import StreamSink
 
         return StreamSink(self._asked, self._found(), _appended(schema, overwrite))
+
+
+def _check_no_times(asked: Asked, instead: str) -> None:
+    """Raises Invalid for times that would not be looked at: what was to be left out would come as well."""
+    if asked.since_ms is not None or asked.until_ms is not None:
+        raise Invalid(f"since and until are for tables of log queues and of the journal, and {instead}: leave them out")
 
 
 def _appended(schema: Any, overwrite: bool) -> list[tuple[str, str]]:
