@@ -280,10 +280,10 @@ async def test_a_secondary_misses_nothing_that_goes_from_the_log_into_a_file_whi
     """RocksDB itself would: it reads the list of files, then the logs that are left."""
     as_it_is, looks = Database._open, 0
 
-    def moved_meanwhile(self: Database, access: AccessType) -> Any:
+    def moved_meanwhile(self: Database, access: AccessType, **more: Any) -> Any:
         nonlocal looks
         looks += 1
-        rows = as_it_is(self, access)
+        rows = as_it_is(self, access, **more)
         if looks <= 2:
             store._database.rows.put(b"meanwhile%d" % looks, b"")
             store._database.rows.flush()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
@@ -26,13 +27,14 @@ from capellini.model.errors import Invalid, WrongKind
 from capellini.pipeline.session import set_active
 from capellini.pipeline.source.asking import COUNTERS, EVENTS, PUSH, Asked, asked_of
 from capellini.pipeline.source.columns import chosen, ddl
-from capellini.pipeline.source.reach import Record, reached
+from capellini.pipeline.source.reach import Record, files_of, reached
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
     from capellini.pipeline.sink.writer import BatchSink, StreamSink
+    from capellini.pipeline.source.log_source import Planned
 
 NAME = "capellini"
 OF_SPARK = ("checkpointlocation", "queryname", "path")  # options that Spark hands on, and that are not ours
@@ -53,6 +55,7 @@ class Capellini(DataSource):
         super().__init__(options)
         self._asked = asked_of({name: each for name, each in options.items() if name.lower() not in OF_SPARK})
         self._record: Record | None = None
+        self._planned: Planned | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -60,7 +63,7 @@ class Capellini(DataSource):
 
     def _found(self) -> Record:
         if self._record is None:
-            self._record = asyncio.run(_record(self._asked))
+            self._record, self._planned = asyncio.run(_looked_up(self._asked))
         return self._record
 
     @property
@@ -96,7 +99,7 @@ class Capellini(DataSource):
             return TimedReader
         from capellini.pipeline.source.log_source import LogReader, NarrowedReader
 
-        return NarrowedReader if self._asked.filters == PUSH else LogReader
+        return partial(NarrowedReader if self._asked.filters == PUSH else LogReader, planned=self._planned)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if self._kind != "log":
@@ -130,6 +133,12 @@ def _appended(schema: Any, overwrite: bool) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
-async def _record(asked: Asked) -> Record:
+async def _looked_up(asked: Asked) -> tuple[Record, Planned | None]:
+    files = files_of(asked.at)
     async with reached(asked.at) as reach:
-        return await reach.record(asked.queue)
+        record = await reach.record(asked.queue)
+        if files is None or record.kind != "log":
+            return record, None
+        from capellini.pipeline.source.log_source import planned_in
+
+        return record, await planned_in(reach, record, asked, files)

@@ -29,8 +29,9 @@ PAGE_ROWS: Final = 1_000  # blocks at most: what a node gives at once
 FIRST_ROWS: Final = 8  # before it is known how large blocks are
 REST: Final = 1.5  # pages: no more are worth a request of their own
 NEEDED: Final = ("count", "confirmed", "put_ms", "chunks")  # of a block; Cassandra sends `sequences` with each
-# Of a batch: so many that one costs nothing, so few that it is still in the processor's cache for whoever takes it.
-BATCH_ROWS: Final = 16_384
+# Of a batch: so many that one costs nothing, so few that it is still in the processor's cache for whoever takes it. As
+# many as a chunk of the sink has: what lies in one piece is not copied together.
+BATCH_ROWS: Final = 8_192
 BATCH_BYTES: Final = 2 * 1024 * 1024
 
 

@@ -47,7 +47,7 @@ from capellini.pipeline.source.columns import chosen
 from capellini.pipeline.source.events import events_of
 from capellini.pipeline.source.extents import Known, Range, first_since, grouped, listed
 from capellini.pipeline.source.log_reading import read_ranges
-from capellini.pipeline.source.reach import HOMES, Reach, Record, reached
+from capellini.pipeline.source.reach import HOMES, Files, Reach, Record, files_of, reached
 from capellini.pipeline.source.worker import settle
 from capellini.queues.log.extents import OPEN
 
@@ -91,6 +91,24 @@ async def ranges_of(
     return found, mean_bytes(there)
 
 
+class Planned(msgspec.Struct, frozen=True):
+    """What there was in a folder when its queue was looked up: whoever opens one reads its log, which takes as long as
+    many a read. It holds while no file of the folder has changed."""
+
+    files: Files
+    asked: Asked
+    ranges: list[Range]
+    mean: float | None
+
+    def holds(self, asked: Asked) -> bool:
+        return asked == self.asked and files_of(asked.at) == self.files
+
+
+async def planned_in(reach: Reach, record: Record, asked: Asked, files: Files) -> Planned:
+    """`files`: what the folder had before it was opened."""
+    return Planned(files, asked, *await ranges_of(reach, record, asked.since_ms, asked.until_ms))
+
+
 def mean_bytes(known: list[Known]) -> float | None:
     """Of a message."""
     told = [(each.bytes, each.top) for each in known if each.bytes and each.top]
@@ -112,12 +130,15 @@ def shape_of(asked: Asked) -> Shape:
 
 
 class LogReader(DataSourceReader):
-    def __init__(self, asked: Asked, record: Record) -> None:
-        self._asked, self._record = asked, record
+    def __init__(self, asked: Asked, record: Record, planned: Planned | None = None) -> None:
+        self._asked, self._record, self._plan = asked, record, planned
         self._shape = shape_of(asked)
 
     def partitions(self) -> list[InputPartition]:
-        ranges, mean = asyncio.run(_planned(self._asked, self._record))
+        if self._plan is not None and self._plan.holds(self._asked):
+            ranges, mean = self._plan.ranges, self._plan.mean
+        else:
+            ranges, mean = asyncio.run(_planned(self._asked, self._record))
         return [Task(self._record, each) for each in grouped(ranges, self._task_rows(ranges, mean))]
 
     def _task_rows(self, ranges: list[Range], mean: float | None) -> int:

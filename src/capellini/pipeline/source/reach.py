@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import os
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import quote, urlsplit
@@ -27,7 +28,7 @@ from capellini.model.errors import NotFound, Unavailable, from_name
 from capellini.model.options import OPTIONS, WorkOptions
 from capellini.queues.catalog import row_of
 from capellini.queues.ending import REALM
-from capellini.store.folder import check_there
+from capellini.store.folder import DATA_FOLDER, check_there
 from capellini.store.interface import Page, Slice
 from capellini.store.pages import decode_page, encode_slice
 from capellini.store.schema import (
@@ -191,6 +192,29 @@ def _shown(url: str, name: str) -> Record:
 
 def queue_path(name: str, rest: str = "") -> str:
     return f"/v1/queues/{quote(name, safe='')}{rest}"
+
+
+# Names, sizes and times of change.
+Files = frozenset[tuple[str, int, int]]
+OF_ROWS: Final = ("CURRENT", "MANIFEST")
+WITH_ROWS: Final = (".log", ".sst")
+
+
+def files_of(at: str) -> Files | None:
+    """What the rows of a folder are in: each write adds to one of these files. None: it is no folder."""
+    address = parse(at)
+    if not isinstance(address, RocksAddress):
+        return None
+    check_there(Path(address.folder))
+    found = []
+    with os.scandir(Path(address.folder) / DATA_FOLDER) as entries:
+        for entry in entries:
+            if not entry.name.startswith(OF_ROWS) and not entry.name.endswith(WITH_ROWS):
+                continue  # RocksDB's own notes, which whoever looks adds to
+            with suppress(FileNotFoundError):  # it went meanwhile: then it is not in it
+                about = entry.stat()
+                found.append((entry.name, about.st_size, about.st_mtime_ns))
+    return frozenset(found)
 
 
 @asynccontextmanager

@@ -106,16 +106,18 @@ class Database:
         """A secondary reads the list of files first and the logs then. What the other process moved from a log into a
         file in between is in neither: rows are missing in the middle. Then there is another file, and it is opened
         again. (RocksDB can also catch up, but ends with a segmentation fault where a column family was dropped.)
-        And it leaves out tables that were lost or cut short, and says nothing: who opens for reading only is told."""
+        And it leaves out tables that were lost or cut short, and says nothing: who opens for reading only is told, and
+        need not read the logs for it."""
         if self.scratch is None:
             return self._open(AccessType.read_write())
         failed = CannotOpen(f"{self.folder} changes faster than it can be read: try again, or stop what writes to it")
         whole = False
+        self.scratch.mkdir(exist_ok=True)
         for _ in range(ATTEMPTS):
             seen = self._files()
             try:
                 if not whole:
-                    self._open(AccessType.read_only(False)).close()
+                    self._open(AccessType.read_only(False), logs=self.scratch).close()
                     whole = True
                 rows = self._open(AccessType.secondary(str(self.scratch)))
             except CannotOpen as error:  # perhaps a file or a family is gone that the list still named
@@ -126,8 +128,10 @@ class Database:
             rows.close()
         raise failed
 
-    def _open(self, access: AccessType) -> Any:
+    def _open(self, access: AccessType, logs: Path | None = None) -> Any:
+        """`logs`: where they are looked for, if not beside the tables."""
         path = self.folder / folders.DATA_FOLDER
+        self._options.set_wal_dir(str(logs or path))
         try:
             names = Rdict.list_cf(str(path), self._options) if (path / "CURRENT").exists() else []
             self._families = set(names) - {"default"}
