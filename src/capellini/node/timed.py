@@ -117,7 +117,7 @@ class TimedBroker:
     def _counted_puts(
         self, record: QueueRecord, items: Sequence[Scheduled], results: Sequence[Put | Problem | None]
     ) -> None:
-        self._rate(record.name, "puts", len(items))
+        self._rate(record.name, "puts", sum([isinstance(result, Put) for result in results]))
         if self._broker.totals is None:
             return
         sizes = [
@@ -237,8 +237,9 @@ class TimedBroker:
     async def statistics(self, name: str) -> Statistics:
         record = await self._catalog.live(name)
         counted = await self._with(name, lambda _, queue: queue.statistics())
-        dead = len(await self._broker.dead(name, MAX_BATCH)) if record.options.dead_letters else 0
+        dead, dead_exact = await self._broker.views.dead_count(record)
         oldest, now_s, rates = counted.oldest_due_ms, self._clock.elapsed_s(), self._broker.rates
+        exact = ("ready", "in_flight", "delayed", "oldest_age_s") if counted.exact else ("in_flight",)
         found = Statistics(
             ready=counted.ready,
             in_flight=counted.in_flight,
@@ -248,7 +249,7 @@ class TimedBroker:
             puts_per_s=rates.per_s(name, "puts", now_s),
             gets_per_s=rates.per_s(name, "gets", now_s),
             acks_per_s=rates.per_s(name, "acks", now_s),
-            exact=("ready", "in_flight", "delayed", "oldest_age_s") if counted.exact else ("in_flight",),
+            exact=(*exact, "dead") if dead_exact else exact,
         )
         if self._broker.totals is None:
             return found
