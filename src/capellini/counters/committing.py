@@ -5,8 +5,9 @@
     update ─▶ state ─▶ waits ─┘
 
 One write of a mutator is under way at a time. A write that failed is repeated, with the state as it is by then, until
-patience ends; then the mutator dies and never writes again. So its waiters can be told the truth: Unknown if a write
-may have been done, Unavailable if surely none was, in which case their updates will never count and can be repeated.
+patience ends; then the mutator dies and never writes again. So its waiters can be told the truth, and why: Unknown if a
+write may have been done, Unavailable if surely none was, in which case their updates will never count and can be
+repeated. A state that no store takes is Invalid: repeating it is pointless.
 
 Loose updates have no waiter; `flush` answers for them, to each task that made some, and to the next one that asks. One
 answer would not do: of two tasks whose updates died with one mutator, the second would take its own for confirmed.
@@ -23,7 +24,7 @@ from capellini.counters.mutators import Fleet, Mutator, may_confirm, next_stamp
 from capellini.counters.shards import STATE, pack
 from capellini.counters.times import PATIENCE_S
 from capellini.model.clock import Chance, Clock
-from capellini.model.errors import CapelliniError, StoreError, Unavailable, Unknown
+from capellini.model.errors import CapelliniError, Invalid, StoreError, Unavailable, Unknown, from_name
 from capellini.store.interface import Batch, Store
 from capellini.store.schema import COUNTERS
 
@@ -39,7 +40,7 @@ class Failure:
 
     __slots__ = ("adders", "error", "name", "told")
 
-    def __init__(self, name: str, error: StoreError, adders: WeakSet[Any]) -> None:
+    def __init__(self, name: str, error: CapelliniError, adders: WeakSet[Any]) -> None:
         self.name = name
         self.error = error
         self.adders = adders
@@ -74,9 +75,9 @@ class Committer:
             self._busy.add(mutator)
             mutator.task = asyncio.get_running_loop().create_task(self._run(mutator))
 
-    def spoiled(self, mutator: Mutator) -> None:
+    def spoiled(self, mutator: Mutator, why: CapelliniError) -> None:
         """Its state may hold half a call: nothing more is written of it, and who waits for more is told."""
-        mutator.dead = True
+        mutator.dead, mutator.why = True, why
         self._fleet.remove(mutator.name, only=mutator)
         if mutator.task is None:
             self._answer(mutator)
@@ -159,13 +160,15 @@ class Committer:
 
     def _die(self, mutator: Mutator, error: BaseException) -> None:
         mutator.dead = True
+        if mutator.why is None:  # again: without the traceback, which holds all that was there
+            mutator.why = error.again() if isinstance(error, CapelliniError) else CapelliniError(repr(error))
         self._fleet.remove(mutator.name, only=mutator)
         self._guards["mutator_died_unknown" if mutator.lost else "mutator_died_unwritten"] += 1
         if mutator.loose or not isinstance(error, CapelliniError):
             failure = Failure(mutator.name, self._gone(mutator), WeakSet(mutator.adders))
             self._failures = [*self._failures[1 - MOST_FAILURES :], failure]
 
-    def failures(self, task: asyncio.Task[Any]) -> dict[str, StoreError]:
+    def failures(self, task: asyncio.Task[Any]) -> dict[str, CapelliniError]:
         """By counter: loose updates that were not confirmed, of which nobody was told yet, or not this task that made
         some of them."""
         found = {one.name: one.error for one in self._failures if not one.told or task in one.adders}
@@ -181,10 +184,17 @@ class Committer:
         self._partly.discard(task)
         return found
 
-    def _gone(self, mutator: Mutator) -> StoreError:
+    def _gone(self, mutator: Mutator) -> CapelliniError:
+        why = f": {mutator.why.says}" if mutator.why is not None else ""
         if mutator.lost:
-            return Unknown(f"updates of counter {mutator.name} were not confirmed: they may count, or not")
-        return Unavailable(f"updates of counter {mutator.name} could not be written: they do not count")
+            return Unknown(f"updates of counter {mutator.name} were not confirmed, and may count, or not{why}")
+        says = f"updates of counter {mutator.name} could not be written, and do not count{why}"
+        return from_name(mutator.why.name, says) if isinstance(mutator.why, Invalid) else Unavailable(says)
+
+
+def never_counts(error: object) -> bool:
+    """Updates that failed so surely do not, and never will."""
+    return isinstance(error, (Unavailable, Invalid))
 
 
 def _heard(future: asyncio.Future[None]) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from capellini.counters.states.interface import Stamp, State
 from capellini.counters.times import Times
 from capellini.model.clock import Chance, Clock
+from capellini.model.errors import CapelliniError
 
 ID_BITS: Final = 96  # of chance: no two mutators of a counter are the same
 OVERHEAD_BYTES: Final = 700  # a mutator without its state
@@ -28,7 +29,7 @@ ROLL_BYTES: Final = 262_144  # a larger state is not written again and again: a 
 class Mutator:
     __slots__ = (
         "adders", "applied", "born_elapsed_s", "dead", "expires_us", "gathered", "id", "kind", "loose", "lost", "name",
-        "size", "stamp_us", "state", "task", "waiting", "weight", "written",
+        "size", "stamp_us", "state", "task", "waiting", "weight", "why", "written",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: type[State], id: str, now_us: int, elapsed_s: float, times: Times) -> None:
@@ -45,6 +46,7 @@ class Mutator:
         self.adders: set[asyncio.Task[Any]] = set()  # the tasks that made those
         self.lost = False  # a write since the last confirmed one may have been done
         self.dead = False
+        self.why: CapelliniError | None = None  # it died, for those who are told
         self.gathered = 0  # callers that the last write had
         self.size = 0  # in memory, as the fleet counts it
         self.weight = 0  # of its state, as stored

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from capellini.counters import collecting, reading
-from capellini.counters.committing import Committer
+from capellini.counters.committing import Committer, never_counts
 from capellini.counters.mutators import Fleet, Mutator
 from capellini.counters.names import Names, keep, of_queue
 from capellini.counters.shards import failing
@@ -223,8 +223,9 @@ class Counters(CounterService):
         task = _this_task()
         failed, partly = self._committer.failures(task), self._committer.some_confirmed(task)
         if failed:
-            says = f"not confirmed: {', '.join(sorted(failed)[:20])}"
-            if good or partly or any(not isinstance(error, Unavailable) for error in failed.values()):
+            names = sorted(failed)
+            says = f"not confirmed: {', '.join(names[:20])}; {failed[names[0]].says}"
+            if good or partly or not all(map(never_counts, failed.values())):
                 raise Unknown(f"updates of some counters may not count; {says}")
             raise Unavailable(f"updates could not be written, and do not count; {says}")
 
@@ -246,8 +247,8 @@ class Counters(CounterService):
                 for one in piece:
                     mutator.state.apply(state.check(one, self._fleet.stamp(mutator)))
             except Exception as error:  # a state of somebody's own: it may have half of them
-                self._committer.spoiled(mutator)
                 says = f"the state {state.kind} of counter {name} failed at an update: {error!r}"
+                self._committer.spoiled(mutator, Unavailable(says))
                 raise (Unknown if found else Invalid)(says) from error
             self._took(mutator, len(piece))
             found.append(self._committer.confirmed(mutator))
@@ -477,10 +478,9 @@ def _checked(state: type[State], update: object) -> None:
 async def _all_of(confirmed: list[asyncio.Future[None]]) -> None:
     """A call's updates went to several mutators: raises what is true of all of them together."""
     answers = await asyncio.gather(*confirmed, return_exceptions=True)
-    errors = [answer for answer in answers if answer is not None]
-    for error in errors:
-        if not isinstance(error, Unavailable) or len(errors) == len(answers):
-            raise error
+    errors = sorted((answer for answer in answers if answer is not None), key=never_counts)  # what is unsure first
+    if errors and (len(errors) == len(answers) or not never_counts(errors[0])):
+        raise errors[0]
     if errors:
         raise Unknown(f"a part of the updates counts, and a part does not: {errors[0]}")
 
