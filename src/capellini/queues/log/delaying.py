@@ -141,8 +141,10 @@ class Delaying:
         try:
             while await self._takes(*at) and await self._moved(queue, waits):
                 pass
-        except CapelliniError:
+        except CapelliniError as error:
             self.guards["delayed messages not looked at"] += 1
+            if not isinstance(error, Gone):
+                queue.place.trouble.say("delayed messages that are due were not looked at", error)
         finally:
             self._moving.pop(at, None)
 
@@ -167,7 +169,7 @@ class Delaying:
             if at is None:  # a shard that was just taken over: its row is known the next time
                 work.append(self._given_back(waits, some, 0.0))
             else:
-                work.append(self._carried(lanes[shard], waits, some, at))
+                work.append(self._carried(queue, lanes[shard], waits, some, at))
         idle_s = self._clock.elapsed_s() - RESTS_S
         work += [
             self._rested(lane)
@@ -176,11 +178,13 @@ class Delaying:
         ]
         return any([*await asyncio.gather(*work)])
 
-    async def _carried(self, lane: Lane, waits: TimedQueue, taken: list[Delivery], known: int) -> bool:
+    async def _carried(self, queue: LogQueue, lane: Lane, waits: TimedQueue, taken: list[Delivery], known: int) -> bool:
         try:
             await lane.carry(taken, known)
         except CapelliniError as error:
             self.guards["delayed messages put off"] += 1
+            if not isinstance(error, (Gone, Overtaken)):  # over, or another node has done it
+                queue.place.trouble.say("delayed messages that are due could not be moved", error)
             return await self._given_back(waits, taken, _again_s(error))
         finally:
             lane.used_s = self._clock.elapsed_s()

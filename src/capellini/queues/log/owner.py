@@ -18,12 +18,11 @@ What fails, and what then happens
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from capellini.model import chunks
-from capellini.model.errors import CapelliniError, NotFound, Unavailable
+from capellini.model.errors import NotFound, Unavailable
 from capellini.model.log import LogParcel, Settle, Settled
 from capellini.model.message import MAX_VISIBILITY_S, Entry
 from capellini.queues.log.cursors import Cursors, read_cursor
@@ -44,7 +43,6 @@ BURY_AT_ONCE: Final = 64  # dead letters beside each other: each is some rounds 
 FILTER_AHEAD: Final = 2_000  # messages that are looked at together for a group that filters
 LINE_UP: Final = 2_000  # messages that are lined up at a time, where order is by group: some milliseconds
 LINE_UP_BYTES: Final = 1024 * 1024
-log: Final = logging.getLogger("capellini.log")
 
 Wanted = Callable[[], Wants]
 MakeQueue = Callable[[str], Awaitable[None]]  # a work queue of that name, if there is none
@@ -432,9 +430,8 @@ class Owner:
                 if error is not None:
                     raise error
         except Exception as error:
-            if not isinstance(error, CapelliniError):
-                log.exception("dead letters of %s wait", self.known_as)
             self.place.guards["burying put off"] += 1
+            self.place.trouble.say(f"dead letters of group {self.group.name} could not be moved", error)
             await self.place.clock.sleep(BURY_AGAIN_S)
         finally:
             self._burying = None

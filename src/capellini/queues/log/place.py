@@ -12,6 +12,7 @@ from capellini.model.clock import Chance, Clock
 from capellini.model.options import OFF, LogOptions, is_internal
 from capellini.queues.events import Events
 from capellini.queues.lease import Lease, Watcher
+from capellini.queues.trouble import Trouble
 from capellini.store.interface import Key, Page, Slice, Store
 from capellini.store.local import Nearby
 
@@ -49,6 +50,7 @@ class LogPlace:
         self.options = options  # replaced when they change
         self.max_skew_ms = int(max_skew_s * 1000)
         self.guards = guards
+        self.trouble = Trouble(clock, name)
         self.lease = lease
         self.home = home
         self._nearby = Nearby(self.everywhere, clock)

@@ -138,8 +138,9 @@ async def bury(holder: Holder, message: Message, put_moved: PutMoved) -> None:
         except NotFound:
             await _offered_again(holder, message)
             return
-        except CapelliniError:
+        except CapelliniError as error:
             place.guards["dead letter not taken yet"] += 1
+            place.trouble.say(f"{target} does not take dead letters", error)
             await _pause(holder)
             continue
         await holder.finish(message)

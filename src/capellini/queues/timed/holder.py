@@ -123,8 +123,10 @@ class Holder:
     async def _quietly(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
             await work
-        except CapelliniError:
+        except CapelliniError as error:
             self.place.guards["background work failed"] += 1
+            if not self.stopped:
+                self.place.trouble.say("work in the background failed", error)
 
     async def apart(self, work: Coroutine[Any, Any, T]) -> T:
         """Work for a caller: it goes on when the caller goes away."""

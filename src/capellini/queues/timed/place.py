@@ -15,6 +15,7 @@ from capellini.model.clock import Chance, Clock
 from capellini.model.options import TimedOptions
 from capellini.queues.events import Events
 from capellini.queues.timed.positions import ticks_of_ms
+from capellini.queues.trouble import Trouble
 from capellini.store.checks import MAX_TTL_S
 from capellini.store.interface import Key, Store
 
@@ -52,6 +53,7 @@ class TimedPlace:
         self.options = options
         self.max_skew_ms = int(max_skew_s * 1000)
         self.guards = guards
+        self.trouble = Trouble(clock, name)
         self.snapshot_bytes = SNAPSHOT_BYTES
         self.late_ms = late_ms  # how late messages were handed out first
         self.register = register

@@ -399,8 +399,9 @@ class TimedQueue:
     async def _quietly(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
             await work
-        except CapelliniError:
+        except CapelliniError as error:
             self.place.guards["background work failed"] += 1
+            self.place.trouble.say("work in the background failed", error)
 
     def stop_waiting(self) -> None:
         """Long polls end now, with nothing: the node is going away."""

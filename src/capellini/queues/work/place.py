@@ -16,6 +16,7 @@ from capellini.model.errors import CapelliniError
 from capellini.model.options import WorkOptions
 from capellini.queues.cell import Cell
 from capellini.queues.events import Events
+from capellini.queues.trouble import Trouble
 from capellini.queues.work import pointers as pointing
 from capellini.queues.work import runs as running
 from capellini.queues.work.pointers import Pointers
@@ -82,6 +83,7 @@ class Place:
         self.shelf = Shelf(room, self.size)
         self.promising: set[int] = set()  # buckets in which this node wrote, or left, something since its last visit
         self.guards: Counter[str] = Counter()
+        self.trouble = Trouble(clock, name)
         self.partition: Key = (name, generation)
         # What is only a step towards a change that is synced itself (ids before their block, a listing before its
         # claim) needs no fsync of its own where there is one log: the later one covers it.

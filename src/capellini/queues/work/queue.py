@@ -20,7 +20,7 @@ from capellini.queues.work.getting import CURRENT, Getting
 from capellini.queues.work.keyed import put_keyed
 from capellini.queues.work.letters import MOVED_TTL_S, PutMoved, carry, origin_of
 from capellini.queues.work.looking import Looking
-from capellini.queues.work.place import Dropped, Place
+from capellini.queues.work.place import Dropped, Gone, Place
 from capellini.queues.work.putting import Ids, Putting
 from capellini.queues.work.reading import Buried, Reading, Taken
 from capellini.queues.work.repair import Repair
@@ -212,11 +212,13 @@ class WorkQueue:
         task.add_done_callback(self._tasks.discard)
 
     async def _quietly(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Work that nobody waits for: what fails here is found again by its time, so it is only counted."""
+        """Work that nobody waits for: what fails here is found again by its time."""
         try:
             await work
-        except (StoreError, CapelliniError):
+        except CapelliniError as error:
             self.place.guards["background work failed"] += 1
+            if not isinstance(error, Gone):  # there is nothing to do any more
+                self.place.trouble.say("work in the background failed", error)
 
     # Dead letters
 
