@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from capellini.model.errors import CapelliniError, Conflict, Unavailable
 from capellini.model.message import NewMessage
 from capellini.node import maintenance
 from capellini.node.broker import Broker
@@ -103,6 +104,35 @@ def test_a_queue_that_fails_unexpectedly_holds_back_no_other(
             await until(node.client, lambda: "generation 1 of good left is cleared" in caplog.text, 600)
         assert "repair of bad failed" in caplog.text
         assert "generation 1 of bad cannot be cleared now" in caplog.text
+
+    simulate(test)
+
+
+@pytest.mark.parametrize("error", [Unavailable("no replica has it"), Conflict("changed meanwhile")])
+def test_a_generation_that_cannot_be_cleared_holds_back_no_other_and_is_said(
+    error: CapelliniError, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        node = Served(world.client("a"), "n1")
+        broker = node.broker
+
+        def old(name: str, generation: int, size: int, opens: Any = broker.old_generation) -> Any:
+            if name == "bad":
+                raise error
+            return opens(name, generation, size)
+
+        monkeypatch.setattr(broker, "old_generation", old)
+        await node.client.store.prepare(TABLES)
+        for name in ("bad", "good"):
+            await broker.create(name)
+            await broker.delete(name)
+        await node.start()
+        with caplog.at_level(logging.INFO, "capellini.maintenance"):
+            await until(node.client, lambda: "generation 1 of good left is cleared" in caplog.text, 600)
+        await node.client.clock.sleep(200.0)
+        says = f"generation 1 of bad cannot be cleared now, but in 60 s: {error.says}"
+        assert 3 <= caplog.text.count(says) <= 6
+        assert node.maintenance.doubled is None
 
     simulate(test)
 

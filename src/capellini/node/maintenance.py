@@ -6,9 +6,9 @@ queues left.
                   what is left of deleted generations is cleared by whoever owns the item "leftovers"
 
 A queue in which nothing is to be done is looked at less often. What nobody expected in one queue (a bug, a row that
-nobody can read) is logged and tried again later; it holds back no other queue. Nothing here is needed for
-correctness: a node that stalls in the middle does no harm when it wakes, since every step is a compare-and-set on the
-bucket's own state.
+nobody can read) is logged and tried again later; it holds back no other queue. Neither does a generation that the
+store does not let be cleared. Nothing here is needed for correctness: a node that stalls in the middle does no harm
+when it wakes, since every step is a compare-and-set on the bucket's own state.
 """
 
 from __future__ import annotations
@@ -188,8 +188,10 @@ class Maintenance:
                         await self._broker.clear_statistics(name, generation)
                     await self._broker.catalog.cleared(name, generation)
                     log.info("what generation %d of %s left is cleared", generation, name)
-            except CapelliniError:
-                raise
+            except CapelliniError as error:
+                says = "generation %d of %s cannot be cleared now, but in %g s: %s"
+                log.warning(says, generation, name, FAILED_S, error.says)
+                self._uncleared_s[name, generation] = now_s + FAILED_S
             except Exception:
                 log.exception("generation %d of %s cannot be cleared now, but in %g s", generation, name, FAILED_S)
                 self._uncleared_s[name, generation] = now_s + FAILED_S
