@@ -14,7 +14,7 @@ import pytest
 from tests.unit.log_world import LogNode, closed, embedded
 
 from capellini.model.chunks import pack
-from capellini.model.clock import RealClock
+from capellini.model.clock import Clock, RealClock
 from capellini.model.errors import Invalid, NotFound, Unavailable, Unknown
 from capellini.model.message import Delivery, NewEntry, NewMessage
 from capellini.model.options import BODIES, JOURNAL, OFF
@@ -282,9 +282,9 @@ async def test_after_a_purge_or_a_delete_the_journal_goes_on(node: Node) -> None
 class Journalled:
     """A journal on a node whose store can be away, or lose its answers."""
 
-    def __init__(self, node: LogNode, most_bytes: int = 1 << 20) -> None:
-        self.node, self.sink = node, JournalSink(4, most_bytes)
-        self.journal = Journaling(self.sink, node.catalog, node.keeper, RealClock(), random.Random(1), stop_s=0.3)
+    def __init__(self, node: LogNode, most_bytes: int = 1 << 20, clock: Clock | None = None) -> None:
+        self.node, self.sink, clock = node, JournalSink(4, most_bytes), clock or RealClock()
+        self.journal = Journaling(self.sink, node.catalog, node.keeper, clock, random.Random(1), stop_s=0.3)
         self.events = Events(RealClock(), "n1", "i1", self.sink)
         self.error: Exception | None = None
         self.error_after: Exception | None = None
@@ -332,6 +332,34 @@ async def test_what_finds_no_room_while_the_store_is_away_is_a_gap_and_is_counte
     seen = account(await made.told())["n1", "i1"]
     assert (seen.last, seen.closed, sum(count for _, count in seen.missing)) == (62, True, lost)
     assert made.journal.figures.events == 62 - lost
+
+
+class Stepped(RealClock):
+    """Time that passes only when told to."""
+
+    passed_s = 0.0
+
+    def elapsed_s(self) -> float:  # type: ignore[override]
+        return self.passed_s
+
+
+async def test_what_is_dropped_is_said_once_a_minute_while_it_grows(
+    embedded_node: LogNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Stepped()
+    made = Journalled(embedded_node, most_bytes=300, clock=clock)
+    made.error = Unavailable("the store is away")
+    said: list[int] = []
+    for minute in range(4):
+        for _ in range(3):
+            for at in range(20 if minute < 3 else 0):  # in the last minute nothing happens
+                made.events.put("q", 1, [(at, 1)])
+            assert not await made.journal.flush()
+            if caplog.text.count("were dropped since the start") > len(said):
+                said.append(made.journal.figures.dropped)
+                assert f"{said[-1]} events were dropped since the start" in caplog.text
+        clock.passed_s += 60.0
+    assert len(said) == 4 and 0 < said[0] < said[1] < said[2] < said[3] == made.journal.figures.dropped
 
 
 async def test_a_sheet_whose_answer_was_lost_is_there_once(embedded_node: LogNode) -> None:

@@ -13,7 +13,7 @@ may be changed like those of any queue.
 
 What fails, and what then happens
 - The store is away, the disk or the journal is full: sheets wait, MOST_BYTES of them; what happens beyond that is
-  dropped and counted, and its numbers are missing.
+  dropped, counted, and said once a minute; its numbers are missing.
 - The node is killed: it takes its last second along, and leaves no closing record.
 - The journal was deleted or purged, or the producer forgotten: sheets go on under a new producer. One of them may then
   be there twice, which harms no reader: numbers are numbers.
@@ -45,6 +45,7 @@ SHEET_BYTES: Final = 256 * 1024  # of their ids and further runs
 MOST_BYTES: Final = 16 * 1024 * 1024  # of sheets that wait: minutes of a busy node
 FLUSH_S: Final = 1.0  # what a node that is killed takes with it
 AGAIN_S: Final = 1.0  # after a sheet was refused
+SAY_DROPPED_S: Final = 60.0  # a journal that stays away must not fill the log
 STOP_S: Final = 3.0  # at the end: the lease must not be kept for the journal's sake
 OPTIONS: Final[dict[str, Any]] = {
     "journal": OFF,
@@ -150,6 +151,7 @@ class Journaling:
         self._producer, self._sequence = b"", 0
         self._events = self._bytes = 0
         self._refused = False
+        self._said, self._say_again_s = 0, clock.elapsed_s()  # events that were dropped, as was said
         self._turn = asyncio.Lock()  # sheets go one after the other
         self._background = Background(self._turns)
 
@@ -164,7 +166,15 @@ class Journaling:
         """Append what was told up to now. False: it waits, since the store does not take it."""
         self._sink.flush()
         async with self._turn:
-            return await self._append_all()
+            appended = await self._append_all()
+        self._say_dropped()
+        return appended
+
+    def _say_dropped(self) -> None:
+        now_s = self._clock.elapsed_s()
+        if self._sink.dropped > self._said and now_s >= self._say_again_s:
+            self._said, self._say_again_s = self._sink.dropped, now_s + SAY_DROPPED_S
+            log.warning("%d events were dropped since the start: they are not in the journal", self._said)
 
     async def rest(self) -> None:
         """Nothing is appended any more but by `flush`."""
