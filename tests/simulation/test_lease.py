@@ -11,6 +11,7 @@ import pytest
 from tests.simulation.slowness import slow
 
 from capellini.model.errors import Conflict, StoreError, Unavailable
+from capellini.queues import lease as leases
 from capellini.queues.assignments import TAKES_PER_TURN, Assignments, fair_share, plan_of
 from capellini.queues.lease import (
     HOLDER_LIFE,
@@ -18,8 +19,10 @@ from capellini.queues.lease import (
     ROW_LIFE,
     Holder,
     Lease,
+    LeaseRow,
     Row,
     Watcher,
+    change_lease,
     heard,
     patience_s,
     read_lease,
@@ -412,10 +415,46 @@ def test_shares_are_fair_and_move_as_little_as_can_be(items: int, live: str, own
         assert all(now.get(item) not in set(live) for item in mine.take)
 
 
+def _event(before: LeaseRow | None, after: LeaseRow) -> str:
+    if before is None or before.incarnation != after.incarnation:
+        return "begin"
+    if before.state is after.state:
+        return "beat" if after.beat > before.beat else "nothing"
+    return {Row.LEFT: "leave", Row.ENDED: "end"}.get(after.state, "came back")
+
+
+def test_rows_change_as_their_life_says_and_in_no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[tuple[Row | None, str], Row] = {}
+
+    async def noted(*how: Any) -> bool:
+        done, (before, after) = await change_lease(*how), how[3:5]
+        if done:
+            seen[before.state if before else None, _event(before, after)] = after.state
+        return done
+
+    monkeypatch.setattr(leases, "change_lease", noted)
+
+    async def main() -> None:
+        world = World()
+        a, b = await nodes_of(world, "a", "b")
+        for end in ("leaves", "dies", "is ended", "leaves"):
+            await a.start()
+            await b.client.clock.sleep(10)
+            if end == "leaves":
+                await a.client.spawn(a.lease.stop())
+            a.client.crash()
+            while end == "is ended" and not b.watcher.ended:
+                await b.take_over()
+                await b.client.clock.sleep(3)
+            a = Node(world.client("a"))
+
+    simulate(main())
+    assert seen == ROW_LIFE
+
+
 def test_the_life_cycles_have_no_way_back_for_an_incarnation() -> None:
     assert {after for (before, event), after in HOLDER_LIFE.items() if before is Holder.LOST} == {Holder.HOLDING}
     assert {event for (before, event) in HOLDER_LIFE if before is Holder.LOST} == {"claimed"}
-    assert {event for (before, event) in ROW_LIFE if before in (Row.ENDED, Row.LEFT)} == {"begin"}
     assert heard(True, 9.9, 10.0) == "beaten"
     assert heard(True, 10.0, 10.0) == "late"
     assert heard(False, 1.0, 10.0) == "fenced"

@@ -20,7 +20,9 @@ Life of a row (`ROW_LIFE`)                        Life of a holder (`HOLDER_LIFE
     live ─leave─▶ left       its node stopped        holding ─late─▶ lost     no beat confirmed in time
     live ─end─▶ ended        another node said so    holding ─fenced─▶ lost   another node ended it
     left, ended ─begin─▶ live, a new incarnation     holding ─stop─▶ stopped
-    left, ended ─OVER_TTL_S─▶ (none)                 lost, stopped ─claimed─▶ holding, a new incarnation
+    live ─begin─▶ live, a new incarnation of a       lost, stopped ─claimed─▶ holding, a new incarnation
+                  name whose old one was waited out
+    left, ended ─OVER_TTL_S─▶ (none)
 
 So names that are used once (one per container, say) do not pile up. Who is named somewhere and has no row is over: an
 incarnation has its row before it owns anything, and the row goes only when it is over. In `home_leases` rows stay,
@@ -80,6 +82,7 @@ ROW_LIFE: Final[dict[tuple[Row | None, str], Row]] = {
     (None, "begin"): Row.LIVE,
     (Row.LEFT, "begin"): Row.LIVE,
     (Row.ENDED, "begin"): Row.LIVE,
+    (Row.LIVE, "begin"): Row.LIVE,
     (Row.LIVE, "beat"): Row.LIVE,
     (Row.LIVE, "leave"): Row.LEFT,
     (Row.LIVE, "end"): Row.ENDED,
