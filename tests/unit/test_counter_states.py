@@ -104,7 +104,7 @@ def test_bytes_come_back_as_they_were(state: type[State], data: Any) -> None:
     again = state.decode(one.encode(), state.version)
     assert again.value() == one.value()
     assert not state.exact or again.encode() == one.encode()  # a sketch may lay out its table anew
-    assert one.weight() >= 0
+    assert again.weight() >= 0.9 * len(again.encode()) - 4  # what was read says so, too; an empty one is a head alone
 
 
 @pytest.mark.parametrize("state", OURS, ids=lambda state: state.kind)
