@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.unit.event_files import read_events
 
 from capellini.model.clock import RealClock
-from capellini.queues.events import Account, Events, FileSink, Happened, Kind, MemorySink, account, read_events
+from capellini.queues.events import Account, Events, FileSink, Happened, Kind, MemorySink, account
 
 
 class StillClock(RealClock):

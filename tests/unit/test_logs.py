@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.event_files import read_events
 from tests.unit.memory_service import MemoryService
 
 from capellini.api.server import Server
@@ -19,7 +20,7 @@ from capellini.node.following import following, told
 from capellini.node.logs import set_up
 from capellini.node.node import Node
 from capellini.node.settings import Settings
-from capellini.queues.events import Happened, Kind, read_events
+from capellini.queues.events import Happened, Kind
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,7 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     components = _components(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, components)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Capellini", "version": __version__, "description": _DESCRIPTION},
@@ -116,7 +116,7 @@ def _object(field: str, schema: dict[str, Any], paged: bool = False) -> dict[str
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
-def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
+def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": _operation_id(route),
         "summary": route.says,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -69,7 +69,6 @@ def _not_finite(value: Any) -> bool:
     return False
 
 
-CodecName = Literal["bytes", "str", "json"]
 _BY_NAME: Final[dict[str, Codec[Any] | None]] = {"bytes": None, "str": StrCodec(), "json": JsonCodec()}
 
 

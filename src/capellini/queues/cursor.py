@@ -4,15 +4,15 @@
               ■ ■ ■ ■ □ ■ ■ □ ■ □        next = 4; above it 5, 6 and 8 are finished
 
 What lies above is kept in chunks of bits, so that a million acks in any order take some 250 KB, in memory and encoded
-alike; a chunk that is sparse or has few runs is encoded as runs. Changes are encoded the same way (`encode_offsets`)
-and added to an older cursor with `merge`, so that only what is new needs to be written.
+alike; a chunk that is sparse or has few runs is encoded as runs. What is new may be a cursor of its own, which is added
+to the older one with `merge`, so that only that needs to be written.
 
     encoded:  next │ per chunk: distance from the one before │ kind: bits (512 B) or runs │ …       numbers as varints
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 CHUNK: Final = 4_096  # offsets: 512 bytes of bits, where runs of a few bytes each begin to be worse
@@ -123,21 +123,12 @@ class Cursor:
         return cursor
 
     def merge(self, change: bytes) -> None:
-        """Add what `encode_offsets`, or another cursor, has encoded."""
+        """Add what another cursor has encoded."""
         other = Cursor.decode(change)
         if other.next > self.next:
             self.add(self.next, other.next - self.next)
         for first, count in other.ranges():
             self.add(first, count)
-
-
-def encode_offsets(offsets: Iterable[int]) -> bytes:
-    """A change: these are finished, and nothing is said of others."""
-    change = Cursor(0)
-    for offset in offsets:
-        number, start = divmod(offset, CHUNK)
-        change._chunks[number] = change._chunks.get(number, 0) | 1 << start
-    return change.encode()
 
 
 def _runs(bits: int) -> Iterator[tuple[int, int]]:

@@ -347,14 +347,3 @@ def gaps(runs: Iterable[Run]) -> Iterator[Run]:
         if first > expected:
             yield (expected, first - expected)
         expected = max(expected, first + count)
-
-
-def read_events(path: Path) -> Iterator[Happened]:
-    """The events of a file. A line that was cut when its writer died is no event: its number will be missing."""
-    decode = msgspec.json.Decoder(Happened).decode
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                yield decode(line)
-            except msgspec.DecodeError:
-                continue

@@ -189,11 +189,6 @@ class RowCodec:
                     found[column.name] = decode_value(column.type, cell[3])
         return found if exists else None
 
-    def check_wanted(self, wanted: tuple[str, ...], also: frozenset[str]) -> None:
-        for name in wanted:
-            if name not in self._at and name not in also:
-                raise Invalid(f"there is no column {name!r}")
-
     # ---- compiled per table
 
     def source(self, name: str) -> tuple[str, dict[str, Any]]:

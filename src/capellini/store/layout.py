@@ -23,9 +23,8 @@ from typing import Any, Final
 
 import msgspec
 
-from capellini.model.errors import Invalid
 from capellini.store.cells import RowCodec
-from capellini.store.interface import Key, Table, Values
+from capellini.store.interface import Key, Table
 from capellini.store.ordered import KeyCodec
 from capellini.store.whole_rows import compiled
 
@@ -143,16 +142,6 @@ class Plan:
 
     def prefix(self, partition: Key) -> bytes:
         return self.start + self.partitions.encode(partition)
-
-    def check_plain(self, values: Values) -> None:
-        for name in values:
-            if name in self.table.conditional:
-                raise Invalid(f"{self.table.name}.{name} is written by compare-and-set only")
-
-    def check_conditional(self, values: Values) -> None:
-        for name in values:
-            if name not in self.table.conditional:
-                raise Invalid(f"{self.table.name}.{name} is written by plain writes only")
 
 
 def _puts_nothing(*_: Any) -> bool:

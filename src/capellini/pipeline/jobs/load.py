@@ -73,7 +73,7 @@ def load(spark: SparkSession, wanted: Load, say: Say = silent) -> Summary:
          **({"csv": CSV} if form == "csv" else {})},
     )  # fmt: skip
     with plainly():
-        rows = _messages(files, form, wanted.body, record.kind)
+        rows = _messages(files, wanted.body, record.kind)
     return run(spark, sink(rows, wanted.at, wanted.queue, wanted.per_s), wanted.checkpoint, wanted.once, say)
 
 
@@ -127,7 +127,7 @@ def streamed(path: str) -> str:
     return str(place.parent / LETTER.sub(r"[\1]", name, count=1))
 
 
-def _messages(rows: DataFrame, form: str, body: str, kind: str) -> DataFrame:
+def _messages(rows: DataFrame, body: str, kind: str) -> DataFrame:
     """The columns that the sink takes. Raises Invalid."""
     types = dict(rows.dtypes)
     if body and body not in types:
