@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.unit.log_world import crash, put, simulated, until
+from tests.unit.test_work_repair import Ahead
 
 import capellini
 from capellini.api import queue_metrics
@@ -21,6 +22,8 @@ from capellini.node.node import Node
 from capellini.node.settings import Settings
 from capellini.store.simulation.loop import run
 
+OLD_S = 200.0  # far longer than the test takes
+
 
 async def told(address: str) -> dict[str, float]:
     async with httpx.AsyncClient(base_url=address) as http:
@@ -32,7 +35,8 @@ async def told(address: str) -> dict[str, float]:
 
 async def test_lags_extents_seals_and_streams_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_metrics, "FRESH_S", 0.0)
-    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", listen="127.0.0.1:0"))
+    clock = Ahead()
+    node = await Node.open(Settings(store=f"rocks:{tmp_path / 'store'}", listen="127.0.0.1:0"), clock=clock)
     server = Server(node.service, log_queues=log_metrics(node))
     host, port = await server.listen("127.0.0.1", 0)
     address = f"http://{host}:{port}"
@@ -42,12 +46,14 @@ async def test_lags_extents_seals_and_streams_are_told(tmp_path: Path, monkeypat
         for name in ("one", "two"):
             await groups.create_group("feed", name)
         await service.put("feed", [NewMessage(b"%d" % number) for number in range(5)])
+        clock.passed_s += OLD_S
         got = await service.get("feed@one", 3, 5.0)
         await service.ack("feed@one", [got[0].receipt])
         values = await told(address)
         for group, state, count in (("one", "ready", 2), ("one", "in_flight", 2), ("two", "ready", 5)):
             assert values[f'capellini_group_messages{{group="{group}",queue="feed",state="{state}"}}'] == count
-        assert values['capellini_group_oldest_age_seconds{group="two",queue="feed"}'] >= 0
+        for group in ("one", "two"):
+            assert OLD_S <= values[f'capellini_group_oldest_age_seconds{{group="{group}",queue="feed"}}'] < 2 * OLD_S
         assert values['capellini_log_extents_open{queue="feed"}'] == values['capellini_log_extents{queue="feed"}'] == 1
         assert values['capellini_log_bytes{queue="feed"}'] > 5
         assert values['capellini_log_extents_read{queue="feed"}'] >= 1
