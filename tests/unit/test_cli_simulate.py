@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from capellini.cli.simulate import simulate
+from capellini.model.errors import NotFound
 from capellini.proof import suites
 from capellini.proof.history import Violation
 from capellini.proof.suites import Result
@@ -54,6 +55,21 @@ def test_a_violation_exits_with_1_and_says_how_to_replay_it(monkeypatch: pytest.
     again = CliRunner().invoke(simulate, ["work", "--seed", "4"])
     assert again.exit_code == 1
     assert "what happened" in again.stdout and "capellini simulate work --seed 4" in again.stdout
+
+
+def test_a_run_that_fails_itself_is_told_by_its_seed_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing_at_1(seed: int) -> Result:
+        if seed == 1:
+            raise NotFound("there is no queue a")
+        return Result(seed, [], 1.0, 1, {}, {}, [])
+
+    monkeypatch.setattr(suites, "suite", lambda name: failing_at_1)
+    done = CliRunner().invoke(simulate, ["work", "--seeds", "3", "--jobs", "1", "--json"])
+    printed = json.loads(done.stdout)
+    assert (done.exit_code, printed["seeds"], printed["violations"]) == (1, 3, 1)
+    assert printed["replay"] == "capellini simulate work --seed 1"
+    again = CliRunner().invoke(simulate, ["work", "--seed", "1"])
+    assert "there is no queue a" in again.stdout and "Traceback" in again.stdout
 
 
 def test_seeds_in_several_processes_give_the_same() -> None:

@@ -228,6 +228,32 @@ def test_whoever_took_a_row_and_failed_to_begin_goes_on_trying() -> None:
     run(work(), 1)
 
 
+def test_whoever_took_a_row_under_its_next_lease_and_failed_to_begin_goes_on_trying() -> None:
+    """What it had asked for under the one before was forgotten meanwhile."""
+
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node, other = await grouped(nodes), nodes["b"]
+        await put(node, [b"x"])  # so that it should be read by `node`
+        queue = await other.queue()
+        (extent,) = await queue.extents.look()
+        group = await queue.groups.live("g")
+        take = queue.readers.rows.take
+
+        async def taken(name: str, reader: str) -> Any:
+            queue.readers.abandon()
+            return await take(name, reader)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(queue.readers.rows, "take", taken)
+            patch.setattr(Owner, "begin", _failing)
+            await queue.readers._take_once((extent.name, group.reader), group)
+        assert (await queue.readers.rows.owner(extent.name, group.reader)).node == other.name
+        assert bodies_in(await pull(node, wait_s=10.0)) == [b"x"]
+
+    run(work(), 1)
+
+
 def test_what_was_taken_for_a_caller_who_left_is_given_back_at_once() -> None:
     async def work() -> None:
         _, nodes = await simulated("a", visibility_s=60.0)

@@ -159,13 +159,14 @@ class _LogRun(Run):
         await self._look_at_the_end()
 
     async def _look_at_the_end(self) -> None:
-        """The ends of extents, and the versions of groups, as they are when nothing changes any more."""
+        """The ends of extents, and the versions of groups, as they are when nothing changes any more. A queue may be
+        gone: a deletion that nobody had an answer to came late."""
         history, node = cast(LogHistory, self._history), self.nodes.pick()
-        calls = cast(LogCalls, node.broker)
-        for queue in self._plan.queues:
+        calls, queues = cast(LogCalls, node.broker), await self._live(node)
+        for queue in [queue for queue in self._plan.queues if queue in queues]:
             for group, reader in (await node.client.spawn(calls.readers(queue))).items():
                 history.final[f"{queue}@{group}"] = reader
-        live = set((await self._live(node)).values())  # what is cleared is sealed where it happens to be
+        live = set(queues.values())  # what is cleared is sealed where it happens to be
         for name, extent in (await self._listed(node)).items():
             if extent.end is not None and int(name.partition(".")[0]) in live:
                 history.ends[name] = extent.end

@@ -9,6 +9,7 @@ import importlib
 import multiprocessing
 import signal
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -28,6 +29,7 @@ SUITES: Final[dict[str, str]] = {
 }
 
 
+THE_RUN: Final = 0  # no promise
 AHEAD: Final = 8  # seeds begun or waiting per process: none is idle while the slowest one is waited for
 
 
@@ -66,7 +68,14 @@ def suite(name: str) -> Suite:
 
 
 def one(name: str, seed: int, keep_history: bool = False) -> Result:
-    result = suite(name)(seed)
+    """A run that fails itself is that seed's, and the others go on."""
+    simulate = suite(name)
+    try:
+        result = simulate(seed)
+    except Exception as error:
+        told = traceback.format_exc().splitlines()
+        failed = Violation(THE_RUN, name, f"the run failed: {error!r}")
+        result = Result(seed, [failed], 0.0, 0, {}, {}, told)
     return result if keep_history else msgspec.structs.replace(result, history=[])
 
 

@@ -182,6 +182,7 @@ class Readers:
             )  # fmt: skip
             await owner.begin()
         except StoreError:
+            self._asked.add(of)  # forgotten with the lease that it was asked under; the row may be the next one's
             place.guards["extent not taken yet"] += 1
             return
         if not place.lease.valid() or (owned.node, owned.incarnation) != (place.node, place.lease.incarnation):
