@@ -26,7 +26,7 @@ from capellini.queues.timed.keeper import TimedKeeper
 from capellini.queues.timed.positions import TICKS_PER_S, parse_id, shard_in
 from capellini.queues.work.place import Gone
 from capellini.store.interface import Cas, Slice
-from capellini.store.schema import TIMED_RECORDS, TIMED_ROWS, TIMED_SHARDS
+from capellini.store.schema import TIMED_PARTS, TIMED_RECORDS, TIMED_ROWS, TIMED_SHARDS
 from capellini.store.simulation.world import EPOCH_S
 
 
@@ -180,6 +180,9 @@ def test_a_put_into_a_generation_that_was_cleared_is_told_so() -> None:
         with pytest.raises(Gone):
             await stage.do(node, queue.put([Scheduled(Entry(b"late"), 0)]))
         assert stage.guard("put met an endless horizon") == 1
+        for of in (TIMED_ROWS, TIMED_PARTS):
+            for key in [key for table, key in stage.world.partitions if table == of.name]:
+                assert not (await stage.do(node, node.client.store.read(Slice(of, key)))).rows
 
     told(story)
 

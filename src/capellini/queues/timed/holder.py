@@ -40,6 +40,7 @@ from capellini.queues.timed.records import Known, Moving, Snapshot, packed, read
 from capellini.queues.timed.rows import (
     PAGE_ROWS,
     TimedRow,
+    drop_part,
     list_parts,
     load_rows,
     note_move,
@@ -49,7 +50,7 @@ from capellini.queues.timed.rows import (
     write_rows,
 )
 from capellini.queues.timed.telling import tell_expired, tell_held
-from capellini.store.schema import TIMED_RECORDS, TIMED_ROWS
+from capellini.store.schema import TIMED_RECORDS
 
 ROOM_ROWS: Final = 5_000  # that wait or are ready on a desk: some seconds of the highest rates
 ROOM_BYTES: Final = 16 * 1024 * 1024
@@ -57,7 +58,6 @@ FIRST_ROWS: Final = 50  # of a holder's first read: it does not know yet how lar
 PAGE_BYTES: Final = 4 * 1024 * 1024  # of one read, about
 TURN_ROWS: Final = 100  # of one read where that is no request: some 30 us each on the loop, while nobody else is served
 TROUBLE_S: Final = 0.3  # pause after the store did not answer
-DROP_AHEAD_US: Final = 3_600_000_000  # a drop outdates rows whose writers' clocks were ahead; nothing comes later
 STAMP_BITS: Final = 28  # of stamps per epoch; a drop's, which is a time, is above those of millions of epochs
 FIRST_HORIZON: Final = UNIX_TICKS + 10  # of a shard that nobody has read: before every message
 
@@ -431,9 +431,7 @@ class Holder:
             return
         limit = part_of(self.cursor_ticks, self._granularity)
         while self._parts and self._parts[0] < limit:
-            stamp_us = int(self.place.clock.now_s() * 1e6) + DROP_AHEAD_US
-            partition = (*self.place.partition, self._parts[0], self.shard)
-            await self.place.store.drop(TIMED_ROWS, partition, timestamp_us=stamp_us)
+            await drop_part(self.place, self._parts[0], self.shard)
             self.place.guards["time part dropped"] += 1
             self._dropped = max(self._dropped, self._parts.pop(0))
             self._read_since = True

@@ -33,20 +33,20 @@ from capellini.queues.events import Events
 from capellini.queues.lease import Lease, Watcher
 from capellini.queues.timed.acting import bury
 from capellini.queues.timed.desk import Message
-from capellini.queues.timed.holder import DROP_AHEAD_US, Holder
+from capellini.queues.timed.holder import Holder
 from capellini.queues.timed.horizon import ENDING_EPOCH, ENDLESS, read_shard, write_horizon
 from capellini.queues.timed.peers import Payload, Peers
 from capellini.queues.timed.place import SNAPSHOT_BYTES, TimedPlace
 from capellini.queues.timed.queue import TimedQueue
 from capellini.queues.timed.records import partition_of
-from capellini.queues.timed.rows import list_parts
+from capellini.queues.timed.rows import drop_parts
 from capellini.queues.timed.serving import Serving
 from capellini.queues.timed.taking import Holders, Owners
 from capellini.queues.trail import TOKEN, follow, new_name, settle_named
 from capellini.queues.work.letters import PutMoved
 from capellini.queues.work.place import Gone
 from capellini.store.interface import Cas, Change, Store, Value
-from capellini.store.schema import ASSIGNMENTS, TIMED_PARTS, TIMED_RECORDS, TIMED_ROWS
+from capellini.store.schema import ASSIGNMENTS, TIMED_RECORDS
 
 SCOPE: Final = "timed"
 LATE_SAMPLES: Final = 10_000  # of the last first deliveries: how late each was
@@ -319,13 +319,10 @@ class TimedKeeper:
 
     async def _clear_shard(self, place: TimedPlace, shard: int) -> None:
         await write_horizon(place, shard, ENDING_EPOCH, ENDLESS)
-        stamp_us = int(self._clock.now_s() * 1e6) + DROP_AHEAD_US
-        for part in await list_parts(place, shard):
-            await self._store.drop(TIMED_ROWS, (*place.partition, part, shard), timestamp_us=stamp_us)
         for row in await read_shard(place, shard, 1_000):
             if row.run is not None:
                 await self._store.drop(TIMED_RECORDS, partition_of(place, shard, row.epoch, row.run))
-        await self._store.drop(TIMED_PARTS, (*place.partition, shard), timestamp_us=stamp_us)
+        await drop_parts(place, shard)
         self.guards["shard of an ended generation cleared"] += 1
 
 

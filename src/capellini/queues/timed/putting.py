@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -37,7 +38,7 @@ from capellini.queues.timed.positions import (
     ticks_of,
     ticks_of_ms,
 )
-from capellini.queues.timed.rows import TimedRow, write_rows
+from capellini.queues.timed.rows import TimedRow, drop_part, write_rows
 from capellini.queues.timed.telling import tell_put
 from capellini.queues.work.place import Gone
 
@@ -104,6 +105,7 @@ class Putting:
         deadline_s = place.clock.elapsed_s() + PATIENCE_S
         results: list[Problem | None] = [None] * len(rows)
         pending = list(enumerate(rows))
+        tried: list[TimedRow] = []  # copies that were too early
         sent = False  # some attempt may have been written
         while True:
             try:
@@ -111,6 +113,7 @@ class Putting:
                 horizon = await self._horizon(shard, deadline_s)
             except Gone as gone:
                 gone.sent = True
+                await self._cleared(shard, [*tried, *(row for _, row in pending)])
                 raise
             except StoreError as error:
                 return [self._settled(results, index, pending, error) for index in range(len(rows))]
@@ -121,6 +124,7 @@ class Putting:
             if not missed or horizon is None:
                 return results
             place.guards["put below the horizon written again"] += 1
+            tried += [row for _, row in pending]
             pending = []
             for at, row in missed:
                 copy = self._copy(row, horizon, len(pending))
@@ -131,6 +135,14 @@ class Putting:
                     pending.append((at, copy))
             if not pending:
                 return results
+
+    async def _cleared(self, shard: int, rows: Sequence[TimedRow]) -> None:
+        """Whoever cleared the generation that is over has not seen what was written since. Of what cannot be dropped
+        now the time to live ends."""
+        granularity = self._place.options.granularity
+        with suppress(StoreError):
+            for part in sorted({part_of(ticks_of(row.position), granularity) for row in rows}):
+                await drop_part(self._place, part, shard)
 
     def _settled(
         self,

@@ -40,6 +40,7 @@ LOAD_ROWS: Final = 50  # read at once where single rows are looked for: neighbou
 FEW_PARTS: Final = 3  # so many are looked at directly; of more, the list of parts says which there are
 PARTS_PAGE: Final = 100
 LAST_PART: Final = "~"  # stands after every part
+DROP_AHEAD_US: Final = 3_600_000_000  # a drop outdates rows whose writers' clocks were ahead; nothing comes later
 
 _ENTRY: Final = msgspec.msgpack.Decoder(Entry)
 
@@ -266,6 +267,20 @@ async def _pages_of_parts(place: TimedPlace, shard: int, first: str, last: str) 
         if not page.more:
             return
         start = found[-1] + "\0"
+
+
+async def drop_part(place: TimedPlace, part: str, shard: int) -> None:
+    """Whole, whatever is in it."""
+    stamp_us = int(place.clock.now_s() * 1e6) + DROP_AHEAD_US
+    await place.store.drop(TIMED_ROWS, (*place.partition, part, shard), timestamp_us=stamp_us)
+
+
+async def drop_parts(place: TimedPlace, shard: int) -> None:
+    """All that an ended generation has in a shard. The list goes last: what is left of it says what is left."""
+    for part in await list_parts(place, shard):
+        await drop_part(place, part, shard)
+    stamp_us = int(place.clock.now_s() * 1e6) + DROP_AHEAD_US
+    await place.store.drop(TIMED_PARTS, (*place.partition, shard), timestamp_us=stamp_us)
 
 
 async def load_rows(place: TimedPlace, positions: Sequence[UUID]) -> dict[UUID, TimedRow]:
