@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -188,4 +190,39 @@ async def test_ids_that_never_became_messages_are_not_estimated_as_ready(tmp_pat
         await queue.putting.reserve()
     counted = await broker.statistics("jobs")
     assert (counted.ready, "ready" in counted.exact) == (600, False)
+    await store.close()
+
+
+async def test_a_redrive_ends_though_all_that_comes_back_dies_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await RocksStore.open(tmp_path / "store", clock=RealClock())
+    await store.prepare(TABLES)
+    broker = Broker(store, RealClock(), random.Random(1))
+    await broker.create("letters")
+    await broker.create("jobs", options={"delivery_limit": 1, "dead_letters": "letters"})
+
+    async def die() -> None:
+        deliveries = await broker.get("jobs", 3)
+        await broker.nack("jobs", [NackItem(each.receipt, 0.0) for each in deliveries])
+        assert (len(deliveries), await broker.get("jobs", 3)) == (3, [])
+        for queue in list(broker.open_queues.values()):
+            await asyncio.gather(*queue._tasks)
+
+    await broker.put("jobs", [NewMessage(b"x")] * 3)
+    await die()
+    letters = broker.opened(await broker.catalog.live("letters"))
+    summon, turns = letters._summon, 0
+
+    async def summoned(ids: Sequence[int]) -> int:
+        nonlocal turns
+        turns += 1
+        assert turns == 1, "what died again is moved again, for ever"
+        moved = await summon(ids)
+        await die()
+        return moved
+
+    monkeypatch.setattr(letters, "_summon", summoned)
+    assert await broker.redrive("jobs") == 3
+    assert len(await broker.dead("jobs", 10)) == 3
     await store.close()

@@ -225,12 +225,13 @@ class WorkQueue:
     async def redrive(self, origin: str, count: int | None) -> int:
         """Move what came from `origin` back to it; how many arrived. This queue is the one that holds the dead
         letters. They are looked for and not taken: a get would count as a delivery of other queues' letters, too, and
-        bury them where this queue has a limit of its own."""
+        bury them where this queue has a limit of its own. What dies again meanwhile is a new letter, and stays: where
+        all that comes back fails at once this would never end."""
         looking = Looking(self.place)
-        total, after = 0, -1
+        total, after, end = 0, -1, (await self.place.monoton.read()).id
         while count is None or total < count:
             wanted = REDRIVE_BATCH if count is None else min(REDRIVE_BATCH, count - total)
-            letters = await looking.peek(wanted, after, origin)
+            letters = [one for one in await looking.peek(wanted, after, origin) if int(one.id) < end]
             if not letters:
                 break
             after = int(letters[-1].id)
