@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from tests.unit.log_world import QUEUE, LogNode, bodies_in, drained, pull, put, simulated
 
-from capellini.model.errors import NotFound, Unknown
+from capellini.model.errors import NotFound, Unavailable, Unknown
 from capellini.node.node import Node
 from capellini.node.settings import Settings
 from capellini.queues.catalog import SETTLE_S, Catalog
 from capellini.queues.log import groups
+from capellini.queues.log.extents import ALL_HOMES
 from capellini.store.interface import Slice
-from capellini.store.schema import LOG_GROUPS
+from capellini.store.schema import LOG_EXTENTS, LOG_GROUPS
 from capellini.store.simulation.loop import run
 
 
@@ -217,3 +218,20 @@ async def test_a_purge_that_is_killed_on_a_folder_loses_no_groups(
             await node.service.purge("feed")
     finally:
         await node.close()
+
+
+@pytest.mark.parametrize("mode", ["ap", "cp"])
+def test_a_node_that_has_not_heard_of_the_end_opens_nothing_in_a_generation_that_was_cleared(mode: str) -> None:
+    """Nobody would clear it again."""
+
+    async def work() -> None:
+        _, nodes = await simulated("ab", mode=mode)
+        a, b = nodes["a"], nodes["b"]
+        late = await b.queue()
+        await a.catalog.purge(QUEUE)
+        assert await _cleared(a) == [(QUEUE, 1)]
+        with pytest.raises(Unavailable, match="deleted or purged"):
+            await late.writers.some_writer(True)
+        assert [row for row in (await a.store.read(Slice(LOG_EXTENTS, (QUEUE, 1, ALL_HOMES)))).rows if row.values] == []
+
+    run(work(), 1)

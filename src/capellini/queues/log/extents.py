@@ -9,7 +9,8 @@
 
 All of it changes by compare-and-set: of two who seal, one is first, and its end is the end for all. Who opens expects
 `first` as it knows it and writes `last`; who raises `first` expects `last` as it saw it. So no extent is ever opened
-below `first`, where nobody would see it, whatever the clocks say.
+below `first`, where nobody would see it, whatever the clocks say. Who clears an ended generation first writes ENDED
+there: a node that has not heard of the end opens nothing any more that nobody would clear.
 
 What fails, and what then happens
 - The answer to an opening is lost for good: the name is not used. If it is on the list later it is sealed as empty, by
@@ -37,6 +38,8 @@ SEALED: Final = "sealed"
 DROPPED: Final = "dropped"
 PAGE: Final = 1_000
 ATTEMPTS: Final = 10  # of a change; each is lost only to somebody whose change was made
+ENDED: Final = "~"  # as `first`: above every name
+ENDED_TTL_S: Final = 8 * 86_400  # longer than any node takes the generation for a living one
 DROPPED_TTL_S: Final = 86_400  # a dropped extent stays on the list for a day, for whoever wonders
 
 Make = Callable[[], "Awaitable[Extent]"]  # names an extent that is to be opened
@@ -145,7 +148,7 @@ class Extents:
     async def _look_at(self, home: str) -> bool:
         before = {name: extent for name, extent in self._known.items() if extent.home == home}
         found, static = await self._read(home)
-        first = self._first[home] = max(text_of(static, "first") or "", self._first.get(home) or "") or None
+        first = self._first[home] = max(_kept(static), self._first.get(home) or "") or None
         if home == self._place.home:
             self.plan = text_of(static, "chain")
             self._saw_last(text_of(static, "last"))
@@ -277,6 +280,8 @@ class Extents:
         if not outcome.applied:
             place.guards["opening refused"] += 1
             static_now = outcome.rows.get(None, {})
+            if text_of(static_now, "first") == ENDED:
+                raise Unavailable("this queue was deleted or purged: nothing was changed, try again")
             self._first[extent.home] = text_of(static_now, "first") or self._first.get(extent.home)
             self._saw_last(text_of(static_now, "last"))
             return None
@@ -371,6 +376,24 @@ class Extents:
         else:
             place.guards["first not raised"] += 1
 
+    async def end(self) -> None:
+        """Of an ended generation: nothing is opened any more, by whomever. Raises StoreError."""
+        place = self._place
+        for attempt in range(ATTEMPTS):
+            await place.clock.sleep(backoff_s(attempt, place.random))
+            _, static = await self._read(place.home)
+            if text_of(static, "first") == ENDED:
+                return
+            expect: dict[str, Value] = {"first": text_of(static, "first"), "last": text_of(static, "last")}
+            change = Change(None, expect, {"first": ENDED})
+            cas = Cas(LOG_EXTENTS, self._partition(place.home), (change,), ttl_s=ENDED_TTL_S)
+            outcome = await settle(
+                place.store, cas, lambda now: text_of(now.rows.get(None, {}), "first") == ENDED, place.clock.sleep
+            )
+            if outcome.applied:
+                return
+        raise Overloaded("the list of extents changes too often: it was not ended, try again")
+
     # -- the plan -----------------------------------------------------------------------------------------------------
 
     async def set_plan(self, plan: str) -> bool:
@@ -383,6 +406,12 @@ class Extents:
         if outcome.applied:
             self.plan = plan
         return outcome.applied
+
+
+def _kept(static: dict[str, Value]) -> str:
+    """The oldest name that is kept. What is on the list of an ended generation is still to be cleared."""
+    first = text_of(static, "first") or ""
+    return "" if first == ENDED else first
 
 
 def open_of(extents: Sequence[Extent], node: str, incarnation: str) -> list[Extent]:

@@ -157,6 +157,7 @@ async def clear_generation(place: LogPlace, watcher: Watcher) -> bool:
     """Of an ended generation nothing is written or read any more: seal what is open, drop all that is of this node's
     home. True: nothing is left, in no home."""
     extents, rows = Extents(place), OwnerRows(place, watcher)
+    await extents.end()
     for extent in await extents.look():
         if extent.home != place.home:
             continue
