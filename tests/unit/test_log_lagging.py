@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.log_world import LogNode, drained, put, simulated, until
+from tests.unit.log_world import LogNode, drained, pull, put, simulated, until
 
 from capellini.queues.log import readers, retention
+from capellini.queues.log.cursors import read_cursor
 from capellini.store.interface import Page, Slice
 from capellini.store.schema import LOG_CURSORS
 from capellini.store.simulation.loop import run
@@ -56,5 +57,26 @@ def test_of_what_others_read_a_few_cursors_are_looked_at_each_time(monkeypatch: 
             return not any(extent.sealed for extent in queue.extents.known())
 
         await until(node.clock, dropped)
+
+    run(work(), 1)
+
+
+def test_a_drop_that_ended_halfway_goes_on_though_a_group_has_begun_to_read() -> None:
+    """It was set back in the moment of the drop: nobody can own what it would read any more."""
+
+    async def work() -> None:
+        _, nodes = await simulated("a", extent_bytes=65_536, consumed_s=60.0)
+        node = await _behind(nodes)
+        queue = await node.queue()
+        assert await pull(node, count=1)
+        name = next(extent.name for extent in queue.extents.known() if extent.sealed)
+        assert await read_cursor(queue.place, name, "g/1") is not None
+        await queue.readers.rows.drop(name)
+        await node.clock.sleep(65)
+
+        async def gone() -> bool:
+            return queue.extents.get(name) is None
+
+        await until(node.clock, gone)
 
     run(work(), 1)

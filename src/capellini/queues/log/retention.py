@@ -127,16 +127,14 @@ async def _finished_by_all(place: LogPlace, extent: Extent, groups: list[Group],
         if (extent.name, group.reader) in readers.finished or not extent.end:
             continue
         stored = await read_cursor(place, extent.name, group.reader)
-        if stored is None:
+        if stored is None or stored.next < extent.end:
             return await _half_dropped(place, extent, readers)
-        if stored.next < extent.end:
-            return False
         readers.finished.add((extent.name, group.reader))
     return bool(groups)
 
 
 async def _half_dropped(place: LogPlace, extent: Extent, readers: Readers) -> bool:
-    """Was a drop begun? Then a group that came since can never read it."""
+    """Was a drop begun? Then a group that came since, or was set back, can never read it, whatever it has begun."""
     if not (await readers.rows.read(extent.name)).dropped:
         return False
     place.guards["drop resumed"] += 1
