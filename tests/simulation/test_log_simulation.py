@@ -15,7 +15,7 @@ from tests.unit import test_log_deliveries, test_log_guards, test_log_ordering, 
 from capellini.model.errors import CapelliniError
 from capellini.proof.suites import Result
 
-SEEDS = (*range(1, 41), 44, 54, 57, 59, 63, 79, 105, 111, 189, 195, 378)  # the last eleven for guards that decide seldom
+SEEDS = (*range(1, 41), 44, 54, 57, 59, 63, 79, 105, 111, 189, 195, 378)  # the last for guards that decide seldom
 LEAST_PLANTS = 15  # with fewer the simulation has not shown that it finds bugs
 
 # Bugs that need a pause, a seek or a lost answer at the one moment, or a clock that is off by an hour: each has a run
