@@ -31,6 +31,8 @@ from capellini.model.log import LogParcel
 from capellini.queues.log.cursors import read_cursor
 from capellini.queues.log.owner import Owner
 from capellini.queues.log.queue import LOOK_S, WOKEN
+from capellini.store.interface import Batch
+from capellini.store.schema import LOG_CURSORS
 from capellini.store.simulation.loop import run
 
 
@@ -250,6 +252,38 @@ def test_whoever_took_a_row_under_its_next_lease_and_failed_to_begin_goes_on_try
             await queue.readers._take_once((extent.name, group.reader), group)
         assert (await queue.readers.rows.owner(extent.name, group.reader)).node == other.name
         assert bodies_in(await pull(node, wait_s=10.0)) == [b"x"]
+
+    run(work(), 1)
+
+
+def test_a_node_that_leaves_hands_nothing_out_anew_while_it_finishes_acks() -> None:
+    """It would have read what was finished before the acks that it still confirms."""
+
+    async def work() -> None:
+        _, nodes = await simulated("ab", visibility_s=60.0)
+        node, other = await grouped(nodes), nodes["b"]
+        await put(node, [b"x"])
+        parcels = await pull(node)
+        store: Any = node.store
+        write, go_on = store.write, asyncio.Event()
+
+        async def slow(batch: Batch) -> None:
+            if batch.table is LOG_CURSORS:
+                await go_on.wait()
+            await write(batch)
+
+        store.write = slow
+        assert node.client is not None
+        acking = node.client.spawn(settle(node, parcels))
+        await other.clock.sleep(0.1)
+        leaving = node.client.spawn((await node.queue()).readers.give_up())
+        await other.clock.sleep(1.0)  # so that it looks again at what it should read
+        pulling = node.client.spawn(pull(node, wait_s=3.0))
+        await other.clock.sleep(1.0)
+        go_on.set()
+        assert (await acking, await pulling) == (1, [])
+        await leaving
+        assert await pull(other, wait_s=10.0) == []
 
     run(work(), 1)
 

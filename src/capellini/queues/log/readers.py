@@ -65,6 +65,7 @@ class Readers:
         self._taking: dict[Of, asyncio.Task[None]] = {}
         self._turn = 0
         self.takeovers = 0
+        self._leaving = False  # nothing is taken or handed out any more
         extents.on_change.append(self._looked_s.clear)
 
     # What there is to read
@@ -127,6 +128,8 @@ class Readers:
 
     async def ensure(self, group: Group) -> None:
         """Take what this node should read for the group, now and then, and whenever the extents change."""
+        if self._leaving:
+            return
         now_s = self._place.clock.elapsed_s()
         if (looking := self._looking.get(group.reader)) is not None:
             if not self.here(group):  # else what is here can be had meanwhile
@@ -185,7 +188,11 @@ class Readers:
             self._asked.add(of)  # forgotten with the lease that it was asked under; the row may be the next one's
             place.guards["extent not taken yet"] += 1
             return
-        if not place.lease.valid() or (owned.node, owned.incarnation) != (place.node, place.lease.incarnation):
+        if (
+            self._leaving
+            or not place.lease.valid()
+            or (owned.node, owned.incarnation) != (place.node, place.lease.incarnation)
+        ):
             owner.stop()
             return
         self._let_go(of)
@@ -222,6 +229,8 @@ class Readers:
 
     async def take(self, group: Group, count: int, most_bytes: int, visibility_ms: int | None) -> list[LogParcel]:
         """From the extents read here."""
+        if self._leaving:
+            return []
         await self.ensure(group)
         owners = sorted(self.here(group), key=lambda owner: owner.extent)
         self._turn += 1
@@ -294,9 +303,10 @@ class Readers:
         self._asked.clear()
 
     async def give_up(self) -> None:
-        """Others may take all of it at once."""
-        owners, self.owners = self.owners, {}
-        for (extent, reader), owner in owners.items():
+        """Others may take all of it at once. An owner that still confirms acks stays the only one here: another under
+        the next epoch would have read what is finished before."""
+        self._leaving = True
+        for (extent, reader), owner in list(self.owners.items()):
             try:
                 await owner.flush()
                 owner.stop()
@@ -304,3 +314,6 @@ class Readers:
                 await self.rows.give_up(extent, reader, owner.epoch)
             except StoreError:
                 self._place.guards["extent not given up"] += 1  # others wait until the lease is over
+            finally:
+                owner.stop()
+        self.owners.clear()
